@@ -1,0 +1,60 @@
+"""righttime: a right-time data warehouse for PySpark.
+
+In: rows that loaders commit, and queries that say how fresh their answer must be.
+Out: answers on one consistent snapshot, each with a receipt.
+Promise: ask for the freshness you need, and get the answer with a receipt.
+"""
+
+from righttime.catalyst.policies import Every, Immediate, LoadAware, OnDemand, Policy
+from righttime.catalyst.producer import Producer
+from righttime.changes.position import Commit, SourceCut
+from righttime.client import Warehouse, connect, open
+from righttime.errors import (
+    AsOfUnavailable,
+    CatalystFull,
+    CommitError,
+    ContractError,
+    FreshnessUnavailable,
+    InputError,
+    ReceiptError,
+    ReceiptForged,
+    RightTimeError,
+    UnknownTable,
+    WarehouseError,
+    WarehouseLocked,
+)
+from righttime.ledger.receipts import Receipt, Verification
+from righttime.query.answer import Answer
+from righttime.settings import Settings
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Answer",
+    "AsOfUnavailable",
+    "CatalystFull",
+    "Commit",
+    "CommitError",
+    "ContractError",
+    "Every",
+    "FreshnessUnavailable",
+    "Immediate",
+    "InputError",
+    "LoadAware",
+    "OnDemand",
+    "Policy",
+    "Producer",
+    "Receipt",
+    "ReceiptError",
+    "ReceiptForged",
+    "RightTimeError",
+    "Settings",
+    "SourceCut",
+    "UnknownTable",
+    "Verification",
+    "Warehouse",
+    "WarehouseError",
+    "WarehouseLocked",
+    "connect",
+    "open",
+]

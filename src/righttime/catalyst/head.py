@@ -1,0 +1,87 @@
+"""The head: the newest state, in memory; what every new query starts from.
+
+In: commits of sources, as they happen.
+Out: the state's number, each source's newest commit, and the commits on either side of a time.
+Promise: numbers and times of a source's commits only grow; a gap in the numbers is a commit that a crash lost.
+"""
+
+from array import array
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+from righttime.changes.position import START, Commit, SourceCut
+
+
+class SourceHistory:
+    """The commits of one source: numbers and times, the newest `commits_max` of them.
+
+    Numbers of commits that a crash lost are not given again, so `first_number` may be beyond the last one known.
+    """
+
+    __slots__ = ("_base", "_commits_max", "_first_number", "_times")
+
+    def __init__(self, last: Commit = START, *, commits_max: int, first_number: int | None = None) -> None:
+        self._base = last
+        self._first_number = last.number + 1 if first_number is None else first_number
+        self._times = array("q")
+        self._commits_max = commits_max
+
+    @property
+    def next_number(self) -> int:
+        return self._first_number + len(self._times)
+
+    @property
+    def last(self) -> Commit:
+        return Commit(self.next_number - 1, self._times[-1]) if self._times else self._base
+
+    def append(self, time_us: int) -> Commit:
+        """Number the next commit."""
+        assert time_us > self.last.time_us
+        self._times.append(time_us)
+        if len(self._times) > self._commits_max:
+            self._forget(len(self._times) // 2)
+        return Commit(self.next_number - 1, time_us)
+
+    def cut(self, source: str, time_us: int) -> SourceCut:
+        """Return the last commit at or before `time_us` and the first after it."""
+        place = bisect_right(self._times, time_us)
+        inside = Commit(self._first_number + place - 1, self._times[place - 1]) if place else self._base
+        outside = Commit(self._first_number + place, self._times[place]) if place < len(self._times) else None
+        return SourceCut(source, inside, outside)
+
+    @property
+    def oldest_us(self) -> int:
+        """No cut below this time can be told exactly any more."""
+        return self._base.time_us
+
+    def _forget(self, commits: int) -> None:
+        self._base = Commit(self._first_number + commits - 1, self._times[commits - 1])
+        self._first_number += commits
+        del self._times[:commits]
+
+
+@dataclass(slots=True)
+class Head:
+    """The newest state's number, and the history of each source; the catalyst's lock guards it."""
+
+    commits_max: int
+    number: int = 0
+    sources: dict[str, SourceHistory] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+    batches: dict[tuple[str, str], Commit] = field(default_factory=dict)
+
+    def source(self, name: str) -> SourceHistory:
+        found = self.sources.get(name)
+        if found is None:
+            found = self.sources[name] = SourceHistory(commits_max=self.commits_max)
+        return found
+
+    def commit(self, source: str, time_us: int, *, rows: int) -> Commit:
+        """Number a commit of `source` and count its rows."""
+        self.rows[source] = self.rows.get(source, 0) + rows
+        return self.source(source).append(time_us)
+
+    def advance(self) -> int:
+        """Begin the next state; return its number."""
+        self.number += 1
+        return self.number

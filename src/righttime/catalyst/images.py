@@ -1,0 +1,237 @@
+"""Images: hot rows as Parquet files, which is how Spark reads them and how memory is relieved.
+
+In: slices of lanes.
+Out: one file list per query (sealed segments as they are, the open tail written once per cut), and spilled segments.
+Promise: a file lives as long as a lane or a query refers to it, and not longer; nothing here outlives the process.
+"""
+
+import os
+import tempfile
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from righttime.catalyst.shell import Catalyst, LaneKey
+from righttime.catalyst.table import Slice
+from righttime.changes.rows import Chunk, table_of
+from righttime.changes.schema import TableSchema
+from righttime.errors import CatalystFull
+from righttime.settings import Settings
+
+_SHARED_MEMORY = Path("/dev/shm")
+
+
+class Segment:
+    """Sealed rows in one uncompressed Parquet file; the file goes when the last reference to the segment goes."""
+
+    __slots__ = ("__weakref__", "in_memory", "nbytes", "path", "rows")
+
+    def __init__(self, path: Path, *, rows: int, in_memory: bool) -> None:
+        self.path = str(path)
+        self.rows = rows
+        self.nbytes = path.stat().st_size
+        self.in_memory = in_memory
+        weakref.finalize(self, _unlink, self.path)
+
+    def read(self, columns: pa.Schema) -> pa.Table:
+        """Return the rows as Arrow."""
+        return pq.read_table(self.path, schema=columns, memory_map=True)
+
+
+def rows_of(slices: Sequence[Slice], columns: pa.Schema) -> pa.Table:
+    """Return slices as one Arrow table, in order."""
+    tables: list[pa.Table] = []
+    chunks: list[Chunk] = []
+    for part in slices:
+        content = part.piece.content
+        if isinstance(content, Chunk):
+            chunks.append(content.slice(part.start, part.stop))
+        else:
+            assert isinstance(content, Segment)
+            if chunks:
+                tables.append(table_of(chunks, columns))
+                chunks = []
+            tables.append(content.read(columns).slice(part.start, part.stop - part.start))
+    if chunks or not tables:
+        tables.append(table_of(chunks, columns))
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+
+
+class Images:
+    """Writes and keeps the images of one warehouse's hot rows."""
+
+    def __init__(self, catalyst: Catalyst, *, settings: Settings, folder: Path) -> None:
+        self._catalyst = catalyst
+        self._settings = settings
+        self._spill = folder / "spill"
+        self._memory = _private_folder(settings.image_dir, fallback=self._spill)
+        self._locks: dict[str, threading.Lock] = {}
+        self._tails: dict[str, tuple[tuple[tuple[str, int, int], ...], Segment]] = {}
+        self._count = 0
+        self._guard = threading.Lock()
+
+    def files(self, table: TableSchema, lanes: Mapping[LaneKey, Sequence[Slice]]) -> list[Segment]:
+        """Return segments that together hold exactly these rows of one table; keep them until the query has ended."""
+        sealed: list[Segment] = []
+        with self._lock_of(table.name):
+            tail: list[tuple[str, Slice]] = []
+            for (_, source), slices in lanes.items():
+                loose = [part for part in slices if not (part.whole and isinstance(part.piece.content, Segment))]
+                sealed.extend(part.piece.content for part in slices if part.whole and isinstance(part.piece.content, Segment))
+                while loose and (run := self._sealable(loose)):
+                    sealed.append(self._seal(table, source, run, in_memory=True))
+                    del loose[: len(run)]
+                tail.extend((source, part) for part in loose)
+            return [*sealed, self._tail_image(table, tail)] if tail else sealed
+
+    def image_of(self, table: TableSchema, chunks: Sequence[Chunk]) -> Segment:
+        """Write rows that are in no lane into a file of their own."""
+        return self._write_rows(table, table_of(chunks, table.columns), in_memory=True)
+
+    def _sealable(self, loose: Sequence[Slice]) -> list[Slice]:
+        """Return leading whole chunks that are enough for a segment, else nothing: small tails are re-written per cut instead."""
+        run: list[Slice] = []
+        rows = 0
+        for part in loose:
+            if not part.whole or not isinstance(part.piece.content, Chunk):
+                break
+            run.append(part)
+            rows += part.rows
+            if rows >= 8 * self._settings.segment_rows:
+                break
+        return run if rows >= self._settings.segment_rows else []
+
+    def _seal(self, table: TableSchema, source: str, run: Sequence[Slice], *, in_memory: bool) -> Segment:
+        segment = self._write(table, run, in_memory=in_memory)
+        with self._catalyst.lock:
+            memory = self._catalyst.tables[table.name]
+            if memory.lane(source).replace([part.piece for part in run], segment):
+                memory.discount([part.piece for part in run])
+                if in_memory:
+                    memory.bytes_memory += segment.nbytes
+                else:
+                    memory.bytes_spilled += segment.nbytes
+        return segment
+
+    def _tail_image(self, table: TableSchema, tail: Sequence[tuple[str, Slice]]) -> Segment:
+        """Write the rows that fill no segment yet into one file; the newest such file is kept for the next query at the same cut."""
+        # Row ids are never reused and a slice leaves no row of its lane out, so first id and count name the rows.
+        key = tuple((source, part.piece.id_at(part.start), part.rows) for source, part in tail)
+        known = self._tails.get(table.name)
+        if known is not None and known[0] == key:
+            return known[1]
+        segment = self._write(table, [part for _, part in tail], in_memory=True)
+        self._tails[table.name] = (key, segment)
+        return segment
+
+    def _write(self, table: TableSchema, slices: Sequence[Slice], *, in_memory: bool) -> Segment:
+        return self._write_rows(table, rows_of(slices, table.columns), in_memory=in_memory)
+
+    def _write_rows(self, table: TableSchema, rows: pa.Table, *, in_memory: bool) -> Segment:
+        with self._guard:
+            self._count += 1
+            name = f"{table.name}-{self._count}.parquet"
+        path = (self._memory if in_memory else self._spill) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(rows, path, compression="none", use_dictionary=False, write_statistics=False)
+        return Segment(path, rows=rows.num_rows, in_memory=in_memory)
+
+    # -- the bound ---------------------------------------------------------------------------------------------------
+
+    def make_room(self, table: TableSchema, nbytes: int) -> None:
+        """Return when `nbytes` more fit into the table's memory, after freeing and spilling; wait, then raise CatalystFull."""
+        bound, catalyst = self._settings.memory_bytes_max, self._catalyst
+        with catalyst.lock:
+            memory = catalyst.table(table.name)
+            if memory.bytes_memory + nbytes <= bound:
+                return
+            catalyst.free(memory)
+        deadline_s = catalyst.clock.monotonic_s() + self._settings.full_wait_s
+        while True:
+            if memory.bytes_memory + nbytes > bound:
+                self._relieve(table, memory.bytes_memory + nbytes - bound)
+            with catalyst.lock:
+                if memory.bytes_memory + nbytes <= bound or (memory.bytes_memory == 0 and memory.bytes_spilled + nbytes <= self._settings.spill_bytes_max):
+                    return
+                left_s = deadline_s - catalyst.clock.monotonic_s()
+                if left_s <= 0:
+                    raise CatalystFull(
+                        table=table.name,
+                        used=memory.bytes_memory + memory.bytes_spilled,
+                        bound=bound + self._settings.spill_bytes_max,
+                        setting="memory_bytes_max + spill_bytes_max",
+                        waited_s=self._settings.full_wait_s,
+                    )
+                catalyst.space.wait(timeout=left_s)
+                catalyst.free(memory)
+
+    def _relieve(self, table: TableSchema, nbytes: int) -> None:
+        """Spill the oldest pieces in memory to files until `nbytes` are relieved or the spill bound is reached."""
+        with self._lock_of(table.name):
+            for source, run in self._victims(table, nbytes):
+                with self._catalyst.lock:
+                    full = self._catalyst.tables[table.name].bytes_spilled + sum(part.piece.content.nbytes for part in run) > self._settings.spill_bytes_max
+                if full:
+                    return
+                self._seal(table, source, run, in_memory=False)
+
+    def _victims(self, table: TableSchema, nbytes: int) -> list[tuple[str, list[Slice]]]:
+        """Choose the oldest in-memory pieces of each lane, a quarter more than needed so that not every commit spills."""
+        wanted = nbytes + self._settings.memory_bytes_max // 4
+        chosen: list[tuple[str, list[Slice]]] = []
+        with self._catalyst.lock:
+            for lane in self._catalyst.tables[table.name].lanes.values():
+                run: list[Slice] = []
+                for piece in list(lane.pieces):
+                    if piece.last_id > lane.times.committed_id or wanted <= 0:
+                        break
+                    if not piece.content.in_memory:
+                        if run:
+                            break
+                        continue
+                    run.append(Slice(piece, 0, piece.rows))
+                    wanted -= piece.content.nbytes
+                if run:
+                    chosen.append((lane.source, run))
+        return chosen
+
+    def close(self) -> None:
+        """Forget the kept tail images and remove the private folder."""
+        self._tails.clear()
+        if self._memory != self._spill:
+            _remove_folder(self._memory)
+
+    def _lock_of(self, table: str) -> threading.Lock:
+        with self._guard:
+            return self._locks.setdefault(table, threading.Lock())
+
+
+def _private_folder(wanted: Path | None, *, fallback: Path) -> Path:
+    """Make a folder of this process's own in memory-backed storage if there is any, and remove those of dead processes."""
+    base = wanted or (_SHARED_MEMORY if _SHARED_MEMORY.is_dir() and os.access(_SHARED_MEMORY, os.W_OK) else None)
+    if base is None:
+        fallback.mkdir(parents=True, exist_ok=True)
+        return fallback
+    base.mkdir(parents=True, exist_ok=True)
+    for old in base.glob("righttime-*-*"):
+        owner = old.name.split("-")[1]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            _remove_folder(old)
+    return Path(tempfile.mkdtemp(prefix=f"righttime-{os.getpid()}-", dir=base))
+
+
+def _remove_folder(folder: Path) -> None:
+    for path in folder.glob("*"):
+        _unlink(str(path))
+    try:
+        folder.rmdir()
+    except OSError:
+        return  # another process cleans up too, or a query still reads; the next start removes it
+
+
+def _unlink(path: str) -> None:
+    Path(path).unlink(missing_ok=True)

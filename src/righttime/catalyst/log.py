@@ -1,0 +1,170 @@
+"""The write-ahead log: hot rows on disk, for commits that must survive a crash before they are stored.
+
+In: entries (rows of a lane with their ids and commit times).
+Out: positions for the ledger; on open, the entries between two positions.
+Promise: `append` returns after fsync; what lies behind the ledger's position does not exist and is cut off by the next append.
+"""
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from righttime.changes.faults import CrashPoint, reach
+from righttime.errors import LogFull, WarehouseDamaged
+from righttime.ledger.state import LogPosition
+from righttime.settings import Settings
+
+_FRAME = struct.Struct("<4sIQI")
+_MAGIC = b"RTL1"
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """Rows of one lane: runs of ids (first, rows), (time, row id) pairs, and the rows themselves."""
+
+    table: str
+    source: str
+    runs: Sequence[tuple[int, int]]
+    times: Sequence[tuple[int, int]]
+    rows: pa.Table
+
+    @property
+    def last_id(self) -> int:
+        return self.runs[-1][0] + self.runs[-1][1] - 1 if self.runs else 0
+
+
+class WriteAheadLog:
+    """A folder of numbered files; the mover's lock guards it."""
+
+    def __init__(self, folder: Path, *, settings: Settings) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._folder.mkdir(exist_ok=True)
+        self._kept: list[_Record] = []
+
+    def append(self, entries: Sequence[LogEntry], *, at: LogPosition) -> "_Record":
+        """Write one record at the ledger's position `at`, cutting off anything behind it; the caller hands it to `keep` once the ledger has it."""
+        record = _encode(entries)
+        held = self.bytes_held()
+        if held + len(record) > self._settings.log_bytes_max:
+            raise LogFull(used=held + len(record), bound=self._settings.log_bytes_max)
+        if not self._kept or at.offset >= self._settings.log_file_bytes:
+            at = LogPosition(at.file + 1, 0)
+        path = self._path(at.file)
+        created = not path.exists()
+        with path.open("r+b" if not created else "wb") as file:
+            file.truncate(at.offset)
+            file.seek(at.offset)
+            file.write(record)
+            file.flush()
+            reach(CrashPoint.LOG_WRITTEN)
+            os.fsync(file.fileno())
+        if created:
+            _sync_folder(self._folder)
+        reach(CrashPoint.LOG_SYNCED)
+        return _Record.of(at, LogPosition(at.file, at.offset + len(record)), entries)
+
+    def keep(self, record: "_Record") -> None:
+        """Remember a record that the ledger has accepted."""
+        self._kept.append(record)
+
+    def begin(self, stored: Mapping[tuple[str, str], int], *, appended: "_Record | None", end: LogPosition) -> LogPosition:
+        """Return where the log has to begin once rows up to `stored` are in the warehouse."""
+        records = self._kept if appended is None else [*self._kept, appended]
+        return next((record.start for record in records if record.needed(stored)), end)
+
+    def release(self, begin: LogPosition, *, end: LogPosition) -> None:
+        """Remove files that hold nothing behind `begin`; the ledger has it already."""
+        self._kept = [record for record in self._kept if (record.end.file, record.end.offset) > (begin.file, begin.offset)]
+        for path in self._files():
+            number = int(path.stem)
+            if number < begin.file or (begin == end and number == begin.file):
+                path.unlink()
+                reach(CrashPoint.LOG_REMOVED)
+
+    def read(self, begin: LogPosition, end: LogPosition) -> Iterator[LogEntry]:
+        """Yield the entries between two positions of the ledger, remembering the records."""
+        for number in range(begin.file, end.file + 1):
+            path = self._path(number)
+            if not path.exists():
+                if begin == end:
+                    continue
+                raise WarehouseDamaged(path=path, reason="a log file that the ledger names is missing")
+            content = path.read_bytes()
+            offset = begin.offset if number == begin.file else 0
+            limit = end.offset if number == end.file else len(content)
+            while offset < limit:
+                entries, stop = _decode(content, offset, path)
+                self.keep(_Record.of(LogPosition(number, offset), LogPosition(number, stop), entries))
+                offset = stop
+                yield from entries
+
+    def bytes_held(self) -> int:
+        """Return the size of all log files."""
+        return sum(path.stat().st_size for path in self._files())
+
+    def _files(self) -> list[Path]:
+        return sorted(self._folder.glob("*.log"))
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:012d}.log"
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """Where a record lies, and the newest row of each lane in it."""
+
+    start: LogPosition
+    end: LogPosition
+    lanes: Mapping[tuple[str, str], int]
+
+    @classmethod
+    def of(cls, start: LogPosition, end: LogPosition, entries: Sequence[LogEntry]) -> "_Record":
+        return cls(start, end, {(entry.table, entry.source): entry.last_id for entry in entries})
+
+    def needed(self, stored: Mapping[tuple[str, str], int]) -> bool:
+        return any(stored.get(lane, 0) < last_id for lane, last_id in self.lanes.items())
+
+
+def _encode(entries: Sequence[LogEntry]) -> bytes:
+    header, bodies = [], []
+    for entry in entries:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, entry.rows.schema) as writer:
+            writer.write_table(entry.rows)
+        body = sink.getvalue()
+        header.append({"table": entry.table, "source": entry.source, "runs": entry.runs, "times": entry.times, "bytes": body.size})
+        bodies.append(body.to_pybytes())
+    head, body = json.dumps(header, separators=(",", ":")).encode(), b"".join(bodies)
+    return _FRAME.pack(_MAGIC, len(head), len(body), zlib.crc32(body, zlib.crc32(head))) + head + body
+
+
+def _decode(content: bytes, offset: int, path: Path) -> tuple[list[LogEntry], int]:
+    if len(content) < offset + _FRAME.size:
+        raise WarehouseDamaged(path=path, reason=f"the log record at byte {offset} is cut short")
+    magic, head_size, body_size, checksum = _FRAME.unpack_from(content, offset)
+    head_start = offset + _FRAME.size
+    head, body = content[head_start : head_start + head_size], content[head_start + head_size : head_start + head_size + body_size]
+    if magic != _MAGIC or len(body) != body_size or zlib.crc32(body, zlib.crc32(head)) != checksum:
+        raise WarehouseDamaged(path=path, reason=f"the log record at byte {offset} fails its checksum")
+    entries, start = [], 0
+    for item in json.loads(head):
+        with pa.ipc.open_stream(pa.py_buffer(body[start : start + item["bytes"]])) as reader:
+            rows = reader.read_all()
+        start += item["bytes"]
+        entries.append(LogEntry(item["table"], item["source"], [tuple(run) for run in item["runs"]], [tuple(pair) for pair in item["times"]], rows))
+    return entries, head_start + head_size + body_size
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,284 @@
+"""The mover: makes states durable, by logging hot rows and by storing them in the warehouse in bulk.
+
+In: staged commits of producers, and orders to materialize or to make safe.
+Out: data files, Delta versions, log records and, last, one ledger transaction per state.
+Promise: one durable step at a time; a step that fails leaves nothing visible, and the rows stay where they were.
+"""
+
+import threading
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from righttime.catalyst.capture import Capture, LaneCapture, capture
+from righttime.catalyst.images import rows_of
+from righttime.catalyst.links import Link
+from righttime.catalyst.log import LogEntry, WriteAheadLog, _Record
+from righttime.catalyst.shell import Catalyst, Published
+from righttime.catalyst.table import MemoryTable
+from righttime.changes.faults import CrashPoint, reach
+from righttime.changes.position import Commit
+from righttime.changes.rows import Chunk, table_of
+from righttime.changes.schema import TableSchema
+from righttime.errors import CommitFailed, RightTimeError
+from righttime.ledger.sqlite import Batch, Ledger
+from righttime.ledger.state import LaneState, State, TableState
+from righttime.settings import Settings
+from righttime.telemetry import get_log
+from righttime.warehouse.store import DataFile, Store
+
+log = get_log("mover")
+
+
+@dataclass(frozen=True, slots=True)
+class Bypass:
+    """Rows of a commit that go past the catalyst, straight into a table: chunks, files that Spark wrote, or a version that another writer made."""
+
+    chunks: Sequence[Chunk] = ()
+    files: Sequence[DataFile] = ()
+    adopted: "Adopted | None" = None
+
+    @property
+    def rows(self) -> int:
+        return sum(chunk.rows for chunk in self.chunks) + sum(file.rows for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """A Delta version that another writer made, and the rows in it."""
+
+    version: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A new table (empty, at `version`) or view that becomes known with a state."""
+
+    table: TableSchema | None = None
+    version: int = 0
+    view: tuple[str, str] | None = None
+
+
+@dataclass(slots=True)
+class _Step:
+    """One durable step under way."""
+
+    own: Link | None
+    seen: Capture
+    bypass: Mapping[str, Bypass]
+    tables: Collection[str]
+    kind: str
+    declared: Declared = field(default_factory=Declared)
+    files: dict[str, list[DataFile]] = field(default_factory=dict)
+    versions: dict[str, int] = field(default_factory=dict)
+    record: _Record | None = None
+    entries: list[LogEntry] = field(default_factory=list)
+
+
+class Mover:
+    """One per warehouse; its lock orders durable steps, the catalyst's lock is only held for the ledger transaction."""
+
+    def __init__(self, catalyst: Catalyst, ledger: Ledger, store: Store, wal: WriteAheadLog, *, schemas: Mapping[str, TableSchema], settings: Settings) -> None:
+        self._catalyst = catalyst
+        self._ledger = ledger
+        self._store = store
+        self._wal = wal
+        self._schemas = schemas
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._unclean: set[str] = set()
+        self.durable: State = ledger.newest_state()
+
+    def commit(self, link: Link, *, tables: Collection[str], bypass: Mapping[str, Bypass], batch_id: str | None, kind: str) -> Published:
+        """Commit everything staged for this producer, durably; `tables` and those in `bypass` are stored, all other rows logged."""
+        with self._lock:
+            return self._run(own=link, tables={*tables, *bypass}, bypass=bypass, batch_id=batch_id, kind=kind)
+
+    def materialize(self, tables: Collection[str]) -> int:
+        """Store the committed hot rows of `tables`; return the state."""
+        with self._lock:
+            return self._run(own=None, tables=set(tables), bypass={}, batch_id=None, kind="materialize").state
+
+    def make_safe(self) -> int:
+        """Log every committed row that is neither logged nor stored; return the state."""
+        with self._lock:
+            return self._run(own=None, tables=set(), bypass={}, batch_id=None, kind="log").state
+
+    def declare(self, declared: Declared) -> int:
+        """Make a table or a view known; return the state."""
+        with self._lock:
+            if declared.table is not None:
+                with self._catalyst.lock:
+                    self._catalyst.tables[declared.table.name] = MemoryTable(declared.table.name, declared.version)
+            try:
+                return self._run(own=None, tables=set(), bypass={}, batch_id=None, kind="declare", declared=declared).state
+            except BaseException:
+                if declared.table is not None:
+                    with self._catalyst.lock:
+                        del self._catalyst.tables[declared.table.name]
+                raise
+
+    def _run(
+        self, *, own: Link | None, tables: Collection[str], bypass: Mapping[str, Bypass], batch_id: str | None, kind: str, declared: Declared | None = None
+    ) -> Published:
+        self._clean()
+        if own is not None:
+            with self._catalyst.lock:
+                for table in bypass:
+                    self._catalyst.table(table).lane(own.source)
+        step = _Step(own, capture(self._catalyst, own=own, stored_tables=tables), bypass, tables, kind, declared or Declared())
+        phase = "begin"
+        try:
+            for phase, work in (("write", self._write), ("log", self._write_log), ("store", self._commit_tables)):
+                work(step)
+            phase = "ledger"
+            published = self._publish(step, batch_id=batch_id)
+        except Exception as error:
+            self._give_up(step)
+            if isinstance(error, RightTimeError):
+                raise
+            raise CommitFailed(source=own.source if own else "-", step=phase, reason=str(error)) from error
+        self._finish(step)
+        return published
+
+    # -- the phases --------------------------------------------------------------------------------------------------
+
+    def _write(self, step: _Step) -> None:
+        for table in sorted(step.tables):
+            schema, extra = self._schemas[table], step.bypass.get(table, Bypass())
+            parts = [rows_of(lane.store, schema.columns) for lane in step.seen.of_table(table) if lane.store]
+            if extra.chunks:
+                parts.append(table_of(extra.chunks, schema.columns))
+            if parts:
+                step.files[table] = self._store.write_files(schema, pa.concat_tables(parts), batch_id=uuid.uuid4().hex)
+            if extra.files:
+                step.files.setdefault(table, []).extend(extra.files)
+
+    def _write_log(self, step: _Step) -> None:
+        step.entries = [self._entry(lane) for lane in step.seen.lanes if lane.log or lane.log_times]
+        if step.entries:
+            step.record = self._wal.append(step.entries, at=self.durable.log_end)
+
+    def _entry(self, lane: LaneCapture) -> LogEntry:
+        runs = [run for part in lane.log for run in part.piece.runs(part.start, part.stop)]
+        return LogEntry(lane.table, lane.source, runs, lane.times, rows_of(lane.log, self._schemas[lane.table].columns))
+
+    def _commit_tables(self, step: _Step) -> None:
+        for table, extra in step.bypass.items():
+            if extra.adopted is not None:
+                step.versions[table] = extra.adopted.version
+        for table, files in step.files.items():
+            schema = self._schemas[table]
+            before = step.versions.get(table, self._catalyst.tables[table].version)
+            step.versions[table] = self._store.commit(schema, files, version=before, batch_id=uuid.uuid4().hex, batch_number=self._catalyst.head.number + 1)
+            reach(CrashPoint.TABLE_COMMITTED)
+        if step.files:
+            reach(CrashPoint.TABLES_COMMITTED)
+
+    def _publish(self, step: _Step, *, batch_id: str | None) -> Published:
+        catalyst = self._catalyst
+        with catalyst.lock:
+            if step.versions:
+                catalyst.await_retries()
+            time_us = catalyst.authority.next_us()
+            own_rows = (step.own.staged_rows if step.own else 0) + sum(extra.rows for extra in step.bypass.values())
+            commit = Commit(catalyst.head.source(step.own.source).next_number, time_us) if step.own else None
+            state = self._state(step, commit=commit, time_us=time_us)
+            batches = self._batches(step, commit, batch_id, own_rows, state.number)
+            self._ledger.write_state(state, kind=step.kind, batches=batches, table=step.declared.table, view=step.declared.view)
+            for batch in batches:
+                catalyst.head.batches.pop((batch.source, batch.batch_id), None)
+            self._apply(step, time_us)
+            if step.own is not None:
+                published = catalyst.finish(step.own, time_us, rows=sum(extra.rows for extra in step.bypass.values()), batch_id=None)
+            else:
+                published = Published(Commit(0, time_us), catalyst.head.advance())
+            catalyst.recount()
+            self.durable = state
+            catalyst.arrivals.notify_all()
+            catalyst.space.notify_all()
+            return published
+
+    def _state(self, step: _Step, *, commit: Commit | None, time_us: int) -> State:
+        """Build the durable content of the state that this step makes."""
+        tables = {name: self._table_state(step, name, time_us) for name in self._catalyst.tables}
+        positions = dict(step.seen.positions)
+        if step.own is not None and commit is not None:
+            positions[step.own.source] = commit
+        end = step.record.end if step.record else self.durable.log_end
+        stored = {(name, lane.source): lane.stored_id for name, table in tables.items() for lane in table.lanes}
+        begin = self._wal.begin(stored, appended=step.record, end=end)
+        return State(self._catalyst.head.number + 1, time_us, step.seen.row_id, tables, positions, begin, end)
+
+    def _table_state(self, step: _Step, name: str, time_us: int) -> TableState:
+        memory, stored = self._catalyst.tables[name], name in step.tables
+        lanes = []
+        for seen in step.seen.of_table(name):
+            lane = memory.lanes[seen.source]
+            stored_id = seen.last_id if stored else lane.stored_id
+            lanes.append(LaneState(seen.source, stored_id, max(seen.last_id, stored_id), self._stored_us(step, seen, lane.stored_us, time_us)))
+        return TableState(name, step.versions.get(name, memory.version), self._rows_stored(step, name), max((lane.stored_us for lane in lanes), default=0), tuple(lanes))
+
+    def _rows_stored(self, step: _Step, table: str) -> int:
+        adopted = step.bypass.get(table, Bypass()).adopted
+        before = self._catalyst.tables[table].rows_stored if adopted is None else adopted.rows
+        return before + sum(file.rows for file in step.files.get(table, ()))
+
+    def _stored_us(self, step: _Step, seen: LaneCapture, before_us: int, time_us: int) -> int:
+        if step.own is not None and seen.source == step.own.source and (seen.table in step.bypass or (seen.store and seen.time_us is None)):
+            return time_us
+        return max(before_us, seen.time_us or 0) if seen.store else before_us
+
+    def _apply(self, step: _Step, time_us: int) -> None:
+        """Tell the memory tables what is logged and stored now; the ledger has it."""
+        for seen in step.seen.lanes:
+            lane = self._catalyst.tables[seen.table].lanes[seen.source]
+            lane.stored_us = self._stored_us(step, seen, lane.stored_us, time_us)
+            if seen.table in step.tables:
+                lane.stored_id = max(lane.stored_id, seen.last_id)
+            lane.logged_id = max(lane.logged_id, seen.last_id)
+            lane.logged_us = max(lane.logged_us, seen.times[-1][0] if seen.times else 0)
+        for table, version in step.versions.items():
+            memory = self._catalyst.tables[table]
+            memory.rows_stored = self._rows_stored(step, table)
+            memory.version = version
+
+    def _batches(self, step: _Step, commit: Commit | None, batch_id: str | None, rows: int, state: int) -> list[Batch]:
+        done = [
+            Batch(source, known_id, known, state, 0)
+            for (source, known_id), known in self._catalyst.head.batches.items()
+            if known.number <= step.seen.positions.get(source, Commit(0, 0)).number
+        ]
+        if step.own is not None and commit is not None and batch_id is not None:
+            done.append(Batch(step.own.source, batch_id, commit, state, rows))
+        return done
+
+    def _finish(self, step: _Step) -> None:
+        """Clean up behind a published step; nothing here can undo it."""
+        reach(CrashPoint.NOTICE_GIVEN)
+        if step.record is not None:
+            self._wal.keep(step.record)
+        self._wal.release(self.durable.log_begin, end=self.durable.log_end)
+        for table, version in step.versions.items():
+            if version % self._settings.checkpoint_versions == 0:
+                self._store.checkpoint(self._schemas[table], version)
+        log.debug("state.durable", state=self.durable.number, kind=step.kind, tables=sorted(step.versions), logged=len(step.entries))
+
+    # -- failure -----------------------------------------------------------------------------------------------------
+
+    def _give_up(self, step: _Step) -> None:
+        """Take Delta commits of a failed step back; where even that fails, the table is cleaned before the next step."""
+        self._unclean |= set(step.files)
+        try:
+            self._clean()
+        except Exception as error:
+            log.warning("table.unclean", tables=sorted(self._unclean), error=str(error))
+
+    def _clean(self) -> None:
+        for table in sorted(self._unclean):
+            memory = self._catalyst.tables[table]
+            memory.version = self._store.undo(self._schemas[table], version=memory.version)
+            self._unclean.discard(table)

@@ -1,0 +1,118 @@
+"""Recovery: build the catalyst from what the ledger says is true, and say what a crash took.
+
+In: the newest durable state, the log between its positions, the tables, the trace of the last process.
+Out: memory tables, sources and the sequence of row ids as they were at that state; the losses.
+Promise: what the ledger does not know is gone afterwards, on disk as in memory; running it twice changes nothing more.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from righttime.catalyst.head import SourceHistory
+from righttime.catalyst.log import LogEntry, WriteAheadLog
+from righttime.catalyst.shell import Catalyst
+from righttime.catalyst.table import Lane, MemoryTable, Piece
+from righttime.changes.position import START, Commit
+from righttime.changes.rows import Chunk
+from righttime.changes.schema import TableSchema
+from righttime.errors import ForeignCommit
+from righttime.ledger.sqlite import Ledger, Loss
+from righttime.ledger.state import State, TableState
+from righttime.ledger.trace import CommitTrace
+from righttime.telemetry import get_log
+from righttime.warehouse.store import Store
+
+log = get_log("recovery")
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What recovery found."""
+
+    state: State
+    losses: tuple[Loss, ...]
+    rows_replayed: int
+
+
+def recover(catalyst: Catalyst, *, ledger: Ledger, store: Store, wal: WriteAheadLog, trace: CommitTrace | None, schemas: Mapping[str, TableSchema]) -> Recovered:
+    """Fill an empty catalyst; with `trace` None (read-only) nothing on disk is touched."""
+    state = ledger.newest_state()
+    losses = _losses(state, trace, found_us=catalyst.authority.read_us()) if trace is not None else ()
+    for name, schema in schemas.items():
+        found = state.tables.get(name, TableState(name, 0, 0, 0, ()))
+        version = _undone(store, schema, found.version) if trace is not None else found.version
+        catalyst.tables[name] = _memory_table(found, version)
+    rows = sum(_replay(catalyst, entry) for entry in wal.read(state.log_begin, state.log_end))
+    for table in state.tables.values():
+        _seal_times(catalyst.tables[table.name], table, state.positions)
+    _restore_head(catalyst, state, [*ledger.losses(), *losses], number=max(state.number, ledger.last_number()))
+    if trace is not None:
+        ledger.note_loss(losses, trace_id=trace.trace_id)
+        trace.reset()
+    for loss in losses:
+        log.warning("commits.lost", source=loss.source, first=loss.first, last=loss.last, rows=loss.rows)
+    return Recovered(state, losses, rows)
+
+
+def _losses(state: State, trace: CommitTrace, *, found_us: int) -> tuple[Loss, ...]:
+    """Compare what the last process noted with what is durable."""
+    losses = []
+    for source, (number, time_us, rows_unsafe) in trace.read().items():
+        durable = state.positions.get(source, START)
+        if number > durable.number and time_us > durable.time_us:
+            losses.append(Loss(source, durable.number + 1, number, rows_unsafe, found_us))
+    return tuple(losses)
+
+
+def _undone(store: Store, schema: TableSchema, version: int) -> int:
+    try:
+        return store.undo(schema, version=version)
+    except ForeignCommit as error:
+        # Somebody else's rows are not ours to remove. Readers stay at our version, and the next store into the table says so.
+        log.warning("table.foreign_commit", table=schema.name, error=str(error))
+        return version
+
+
+def _memory_table(found: TableState, version: int) -> MemoryTable:
+    memory = MemoryTable(found.name, version, found.rows_stored)
+    for seen in found.lanes:
+        lane = memory.lanes[seen.source] = Lane(seen.source, stored_id=seen.stored_id, stored_us=seen.stored_us)
+        if seen.stored_us:
+            lane.times.add(seen.stored_us, seen.stored_id)
+    return memory
+
+
+def _replay(catalyst: Catalyst, entry: LogEntry) -> int:
+    memory = catalyst.tables[entry.table]
+    lane = memory.lane(entry.source)
+    if entry.runs and entry.last_id > lane.stored_id:
+        batch = entry.rows.combine_chunks().to_batches()[0]
+        offsets, before = [], 0
+        for _, rows in entry.runs:
+            offsets.append(before)
+            before += rows
+        lane.pieces.append(Piece(Chunk(batch), [first for first, _ in entry.runs], offsets))
+        memory.bytes_memory += lane.pieces[-1].content.nbytes
+    for time_us, row_id in entry.times:
+        if time_us > lane.times.newest_us and row_id >= lane.times.committed_id:
+            lane.times.add(time_us, row_id)
+    return entry.rows.num_rows
+
+
+def _seal_times(memory: MemoryTable, found: TableState, positions: Mapping[str, Commit]) -> None:
+    """Give the last logged commit of each lane its time: the ledger learned it after the log record was written."""
+    for seen in found.lanes:
+        lane = memory.lanes[seen.source]
+        if lane.times.committed_id < seen.visible_id:
+            lane.times.add(max(positions[seen.source].time_us, lane.times.newest_us + 1), seen.visible_id)
+        lane.logged_id, lane.logged_us = seen.visible_id, lane.times.newest_us
+
+
+def _restore_head(catalyst: Catalyst, state: State, losses: list[Loss], *, number: int) -> None:
+    catalyst.head.number = number
+    catalyst.row_ids.last = state.row_id
+    catalyst.authority.observe(state.time_us)
+    lost = {loss.source: max(loss.last, *(other.last for other in losses if other.source == loss.source), 0) for loss in losses}
+    for source in state.positions.keys() | lost.keys():
+        last = state.positions.get(source, START)
+        catalyst.head.sources[source] = SourceHistory(last, commits_max=catalyst.head.commits_max, first_number=max(last.number, lost.get(source, 0)) + 1)

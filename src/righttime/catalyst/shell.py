@@ -1,0 +1,355 @@
+"""The catalyst inside one process: memory tables, the head and the leases, behind one lock.
+
+In: commits, flushes and rollbacks of producers; demands, looks and registrations of queries; notices of the mover.
+Out: cuts, looks (the min/max of every lane) and slices of rows.
+Promise: whatever one call makes visible becomes visible at once, in one state; no call does file work under the lock,
+except the mover's ledger transaction, which is the commit point.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Condition, RLock
+from typing import Protocol
+
+from righttime.catalyst.accuracy import newest_consistent
+from righttime.catalyst.head import Head
+from righttime.catalyst.indexes import RowIds
+from righttime.catalyst.leases import Lease, LeaseTable
+from righttime.catalyst.links import Link
+from righttime.catalyst.table import Lane, MemoryTable, Slice
+from righttime.changes.clock import Clock, TimeAuthority
+from righttime.changes.position import Commit, SourceCut, time_text
+from righttime.changes.rows import Chunk
+from righttime.errors import AsOfUnavailable, FreshnessUnavailable, InputError, UnknownTable
+from righttime.settings import Settings
+
+LaneKey = tuple[str, str]
+
+
+class Trace(Protocol):
+    """Where commits are noted so that a crash can say what it lost."""
+
+    def slot(self, source: str) -> int: ...
+    def record(self, slot: int, number: int, time_us: int, rows_total: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """One table's part of a flush: archived commits in order, and what is left at the producer afterwards."""
+
+    table: str
+    commits: Sequence[tuple[int, Sequence[Chunk]]]
+    next_us: int | None
+    watermark_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A commit as its producer gets it back."""
+
+    commit: Commit
+    state: int
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """The time a query may use; `late` gives the older time of each source that did not deliver."""
+
+    cut_us: int
+    late: Mapping[str, int]
+
+    def time_of(self, source: str) -> int:
+        return self.late.get(source, self.cut_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a new query starts from: one state, read in one go."""
+
+    state: int
+    seen_us: int
+    versions: Mapping[str, int]
+    rows_stored: Mapping[str, int]
+    intervals: Mapping[LaneKey, tuple[int, int]]
+    cuts: tuple[SourceCut, ...]
+
+
+class Catalyst:
+    """Safe to call from any thread."""
+
+    def __init__(self, *, settings: Settings, clock: Clock, authority: TimeAuthority, trace: Trace) -> None:
+        self.lock = RLock()
+        self.arrivals = Condition(self.lock)
+        self.space = Condition(self.lock)
+        self.leases = LeaseTable()
+        self.head = Head(settings.commits_max)
+        self.row_ids = RowIds()
+        self.tables: dict[str, MemoryTable] = {}
+        self.links: dict[str, Link] = {}
+        self.authority = authority
+        self.clock = clock
+        self._settings = settings
+        self._trace = trace
+        self._slots: dict[str, int] = {}
+
+    # -- producers ---------------------------------------------------------------------------------------------------
+
+    def open_link(self, source: str, *, policy: str) -> Link:
+        """Admit a producer; a source has one producer at a time."""
+        with self.lock:
+            if source in self.links:
+                raise InputError(source=source, reason="this source has an open producer; close it or choose another name")
+            link = self.links[source] = Link(source, Condition(self.lock), policy, alive_s=self.clock.monotonic_s())
+            self._slots.setdefault(source, self._trace.slot(source))
+            return link
+
+    def close_link(self, link: Link) -> None:
+        """Let a producer go; its history stays."""
+        with self.lock:
+            link.closed = True
+            self.links.pop(link.source, None)
+            link.asked.notify_all()
+            self.arrivals.notify_all()
+
+    def commit_lazily(self, link: Link, rows: Mapping[str, int], *, batch_id: str | None = None) -> Commit:
+        """Number a commit whose rows stay with the producer; from here on queries know that they have to ask for them."""
+        with self.lock:
+            commit = self._number(link, self.authority.next_us(), rows=sum(rows.values()))
+            link.archive([table for table, count in rows.items() if count], commit.time_us, rows=sum(rows.values()))
+            if batch_id is not None:
+                self.head.batches[link.source, batch_id] = commit
+            return commit
+
+    def flush(self, link: Link, flushes: Iterable[Flush]) -> int:
+        """Take archived commits in; they become visible together. Return the state."""
+        with self.lock:
+            self._take(link, flushes)
+            self.arrivals.notify_all()
+            return self.head.advance()
+
+    def commit(self, link: Link, flushes: Iterable[Flush], rows: Mapping[str, Sequence[Chunk]], *, batch_id: str | None = None) -> Published:
+        """Take archives and the rows of this commit in, all visible together in one new state."""
+        with self.lock:
+            self._take(link, flushes)
+            count = self._stage(link, rows)
+            published = self.finish(link, self.authority.next_us(), rows=count, batch_id=batch_id)
+            self.arrivals.notify_all()
+            return published
+
+    def stage(self, link: Link, flushes: Iterable[Flush], rows: Mapping[str, Sequence[Chunk]]) -> None:
+        """Take archives in, and the rows of an open transaction as uncommitted: only their own producer can read those."""
+        with self.lock:
+            self._take(link, flushes)
+            link.staged_rows += self._stage(link, rows)
+            self.head.advance()
+            self.arrivals.notify_all()
+
+    def finish(self, link: Link, time_us: int, *, rows: int, batch_id: str | None) -> Published:
+        """Commit everything staged for this producer at `time_us`; the lock is held by the caller or taken here."""
+        with self.lock:
+            for table in link.staged:
+                self.tables[table].lane(link.source).commit(time_us)
+            link.staged.clear()
+            commit = self._number(link, time_us, rows=rows + link.staged_rows)
+            link.staged_rows = 0
+            if batch_id is not None:
+                self.head.batches[link.source, batch_id] = commit
+            return Published(commit, self.head.advance())
+
+    def roll_back(self, link: Link) -> None:
+        """Drop the uncommitted rows of this producer."""
+        with self.lock:
+            for name in link.staged:
+                table = self.tables[name]
+                table.discount(table.lane(link.source).roll_back())
+            link.staged.clear()
+            link.staged_rows = 0
+            self.head.advance()
+            self.space.notify_all()
+
+    def _take(self, link: Link, flushes: Iterable[Flush]) -> None:
+        for flush in flushes:
+            table = self.table(flush.table)
+            lane = table.lane(link.source)
+            assert not lane.uncommitted or not flush.commits, "archived rows must come before uncommitted ones (O3)"
+            for time_us, chunks in flush.commits:
+                self._add(table, lane, chunks)
+                lane.commit(time_us)
+                link.archived_rows -= sum(chunk.rows for chunk in chunks)
+            if flush.watermark_us is not None:
+                lane.watermark(flush.watermark_us)
+            if flush.next_us is None:
+                link.archived_from.pop(flush.table, None)
+            else:
+                link.archived_from[flush.table] = flush.next_us
+
+    def _stage(self, link: Link, rows: Mapping[str, Sequence[Chunk]]) -> int:
+        count = 0
+        for name, chunks in rows.items():
+            if chunks:
+                table = self.table(name)
+                lane = table.lane(link.source)
+                self._add(table, lane, chunks)
+                lane.times.uncommitted_id = lane.last_id
+                link.staged.add(name)
+                count += sum(chunk.rows for chunk in chunks)
+        return count
+
+    def _add(self, table: MemoryTable, lane: Lane, chunks: Sequence[Chunk]) -> None:
+        lane.add(chunks, self.row_ids)
+        table.bytes_memory += sum(chunk.nbytes for chunk in chunks)
+
+    def _number(self, link: Link, time_us: int, *, rows: int) -> Commit:
+        commit = self.head.commit(link.source, time_us, rows=rows)
+        self._trace.record(self._slots[link.source], commit.number, time_us, self.head.rows[link.source])
+        return commit
+
+    # -- queries -----------------------------------------------------------------------------------------------------
+
+    def ensure_accuracy(self, time_us: int, tables: Sequence[str], *, deadline_s: float, exact: bool = False, accept_late: bool = False) -> Accuracy:
+        """Bring the lanes of `tables` up to `time_us` (P8'), asking lazy producers; wait until `deadline_s` on the monotonic clock."""
+        with self.lock:
+            floor_us = max((self.table(name).stored_us for name in tables), default=0)
+            if exact and time_us < floor_us:
+                self._refuse_as_of(time_us, tables)
+            wanted_us = max(time_us, floor_us)
+            started_s = self.clock.monotonic_s()
+            while True:
+                behind = [(table, link) for table, link in self._lazy_lanes(tables) if self.tables[table].lane(link.source).times.newest_us < wanted_us]
+                if not behind:
+                    break
+                now_s = self.clock.monotonic_s()
+                dead = next((pair for pair in behind if now_s - pair[1].alive_s > self._settings.producer_lease_s), None)
+                if dead is not None or now_s >= deadline_s:
+                    return self._late(behind, wanted_us, started_s, dead=dead, accept_late=accept_late)
+                for table, link in behind:
+                    link.request(table, wanted_us)
+                lapses_s = min(link.alive_s for _, link in behind) + self._settings.producer_lease_s - now_s
+                self.arrivals.wait(timeout=max(min(deadline_s - now_s, lapses_s + 0.001), 0.001))
+            if exact:
+                return Accuracy(wanted_us, {})
+            lanes = [self.tables[table].lane(link.source).times for table, link in self._lazy_lanes(tables)]
+            return Accuracy(newest_consistent(wanted_us, lanes, otherwise_us=self.authority.read_us()), {})
+
+    def _refuse_as_of(self, time_us: int, tables: Sequence[str]) -> None:
+        newest = max((self.tables[name] for name in tables), key=lambda table: table.stored_us)
+        raise AsOfUnavailable(
+            asked=time_text(time_us),
+            table=newest.name,
+            reason="rows committed later are stored already, and stored rows carry no commit time",
+            earliest=time_text(newest.stored_us),
+        )
+
+    def _lazy_lanes(self, tables: Sequence[str]) -> list[tuple[str, Link]]:
+        """Lanes whose producer holds committed rows back; all others are complete up to now."""
+        return [(table, link) for link in self.links.values() for table in tables if table in link.archived_from]
+
+    def _late(self, behind: list[tuple[str, Link]], wanted_us: int, started_s: float, *, dead: tuple[str, Link] | None, accept_late: bool) -> Accuracy:
+        late = {link.source: min(self.tables[table].lane(link.source).times.newest_us for table, mine in behind if mine is link) for _, link in behind}
+        torn = [source for source, newest_us in late.items() if any(source in t.lanes and t.lanes[source].stored_us > newest_us for t in self.tables.values())]
+        if accept_late and not torn:
+            return Accuracy(wanted_us, late)
+        table, link = dead or behind[0]
+        raise FreshnessUnavailable(
+            table=table,
+            source=link.source,
+            waited_s=self.clock.monotonic_s() - started_s,
+            stale_s=(self.authority.read_us() - link.archived_from.get(table, wanted_us)) / 1e6,
+            why="its producer no longer answers" if dead else "its producer has not delivered yet",
+        )
+
+    def look(self, tables: Sequence[str], accuracy: Accuracy, *, own: str | None = None) -> Look:
+        """Read the state and each lane's row-id interval at the cut; with `own`, that source's uncommitted rows too."""
+        with self.lock:
+            intervals = {}
+            for name in tables:
+                for lane in self.table(name).lanes.values():
+                    last_id = lane.last_id if lane.source == own else lane.times.at(accuracy.time_of(lane.source))
+                    intervals[name, lane.source] = (lane.stored_id + 1, last_id)
+            return Look(
+                state=self.head.number,
+                seen_us=self.authority.read_us(),
+                versions={name: self.tables[name].version for name in tables},
+                rows_stored={name: self.tables[name].rows_stored for name in tables},
+                intervals=intervals,
+                cuts=tuple(history.cut(source, accuracy.time_of(source)) for source, history in sorted(self.head.sources.items())),
+            )
+
+    def register(self, look: Look, accuracy: Accuracy, *, ticket: int | None = None) -> tuple[Lease | None, dict[LaneKey, list[Slice]], int | None]:
+        """Hold the rows of a look and return them; (None, {}, ticket) if it is out of date: ensure, look, and register again with the ticket."""
+        with self.lock:
+            now_s = self.clock.monotonic_s()
+            stored = {lane: self.tables[lane[0]].lane(lane[1]).stored_id for lane in look.intervals}
+            lease = None
+            if self._current(look, accuracy):
+                lease = self.leases.register(look.intervals, stored=stored, now_s=now_s, ttl_s=self._settings.lease_ttl_s, ticket=ticket)
+            if lease is None:
+                self.leases.close_ticket(ticket)
+                return None, {}, self.leases.open_ticket(now_s=now_s, ttl_s=self._settings.retry_ttl_s)
+            self.space.notify_all()
+            return lease, self._slices(look.intervals), None
+
+    def _current(self, look: Look, accuracy: Accuracy) -> bool:
+        """Tell whether no table was stored into since: neither a newer version, nor rows from beyond the cut (G21)."""
+        versions = all(self.tables[name].version == version for name, version in look.versions.items())
+        return versions and all(lane.stored_us <= accuracy.time_of(lane.source) for name in look.versions for lane in self.tables[name].lanes.values())
+
+    def abandon(self, ticket: int | None) -> None:
+        """Give up the priority of a query that was refused."""
+        with self.lock:
+            self.leases.close_ticket(ticket)
+            self.space.notify_all()
+
+    def hold_again(self, intervals: Mapping[LaneKey, tuple[int, int]]) -> tuple[Lease | None, dict[LaneKey, list[Slice]]]:
+        """Hold rows of an earlier state, stored or not; None if some of them have left memory."""
+        with self.lock:
+            wanted = {lane: span for lane, span in intervals.items() if span[0] <= span[1]}
+            for (table, source), (first_id, _) in wanted.items():
+                if table not in self.tables or source not in self.tables[table].lanes or not self.tables[table].lanes[source].holds(first_id):
+                    return None, {}
+            lease = self.leases.hold(wanted, now_s=self.clock.monotonic_s(), ttl_s=self._settings.lease_ttl_s)
+            return lease, self._slices(wanted)
+
+    def _slices(self, intervals: Mapping[LaneKey, tuple[int, int]]) -> dict[LaneKey, list[Slice]]:
+        return {(table, source): list(self.tables[table].lane(source).slices(*span)) for (table, source), span in intervals.items()}
+
+    def release(self, lease: Lease) -> bool:
+        """End a query's hold; False if it had lapsed before."""
+        with self.lock:
+            live = self.leases.release(lease, now_s=self.clock.monotonic_s())
+            self.space.notify_all()
+            return live
+
+    def await_retries(self) -> None:
+        """Let queries that were refused once register before the next materialization is noticed (P10.5)."""
+        with self.lock:
+            while (wait_s := self.leases.retry_wait_s(now_s=self.clock.monotonic_s())) > 0:
+                self.space.wait(timeout=wait_s)
+
+    # -- tables ------------------------------------------------------------------------------------------------------
+
+    def table(self, name: str) -> MemoryTable:
+        found = self.tables.get(name)
+        if found is None:
+            raise UnknownTable(table=name, known=", ".join(sorted(self.tables)) or "none")
+        return found
+
+    def free(self, table: MemoryTable) -> None:
+        """Let rows go that are stored and that no query holds; the caller has the lock."""
+        now_s = self.clock.monotonic_s()
+        for lane in table.lanes.values():
+            table.discount(lane.free(self.leases.row_freeable_max((table.name, lane.source), stored_id=lane.stored_id, now_s=now_s)))
+
+    def recount(self) -> None:
+        """Count anew what a crash would lose of each source, after a durable step; the caller has the lock."""
+        unsafe = {source: link.archived_rows for source, link in self.links.items()}
+        for table in self.tables.values():
+            for lane in table.lanes.values():
+                rows = sum(part.rows for part in lane.slices(max(lane.logged_id, lane.stored_id) + 1, lane.times.committed_id))
+                unsafe[lane.source] = unsafe.get(lane.source, 0) + rows
+        for source, slot in self._slots.items():
+            self.head.rows[source] = unsafe.get(source, 0)
+            last = self.head.source(source).last
+            if last.number:
+                self._trace.record(slot, last.number, last.time_us, self.head.rows[source])

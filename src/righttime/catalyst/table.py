@@ -1,0 +1,209 @@
+"""Memory tables: the rows of one table that are committed or being committed and not only in the warehouse.
+
+In: chunks with a commit time, or without one (uncommitted); notices of what was stored.
+Out: slices of rows for a row-id interval.
+Promise: all rows of a commit enter together; commit times of a lane only grow; ids of freed or rolled-back rows never return.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Protocol
+
+from righttime.catalyst.indexes import RowIds, TimeIndex
+
+
+class Rows(Protocol):
+    """What a piece keeps its rows in: a chunk in memory, or a sealed segment's image."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def in_memory(self) -> bool: ...
+
+
+class Piece:
+    """Rows with ascending ids: one run for a chunk, several for a segment sealed from many chunks."""
+
+    __slots__ = ("content", "first_ids", "offsets", "rows")
+
+    def __init__(self, content: Rows, first_ids: Sequence[int], offsets: Sequence[int]) -> None:
+        self.content = content
+        self.first_ids = first_ids
+        self.offsets = offsets
+        self.rows = content.rows
+
+    @property
+    def first_id(self) -> int:
+        return self.first_ids[0]
+
+    @property
+    def last_id(self) -> int:
+        return self.first_ids[-1] + self.rows - self.offsets[-1] - 1
+
+    def rows_up_to(self, row_id: int) -> int:
+        """Return how many rows of this piece have an id at or below `row_id`."""
+        run = bisect_right(self.first_ids, row_id) - 1
+        if run < 0:
+            return 0
+        end = self.offsets[run + 1] if run + 1 < len(self.offsets) else self.rows
+        return min(self.offsets[run] + row_id - self.first_ids[run] + 1, end)
+
+    def id_at(self, position: int) -> int:
+        """Return the id of the row at `position`."""
+        run = bisect_right(self.offsets, position) - 1
+        return self.first_ids[run] + position - self.offsets[run]
+
+    def runs(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Yield (first id, rows) of the runs that rows start..stop-1 cover."""
+        for run, offset in enumerate(self.offsets):
+            low = max(offset, start)
+            high = min(self.offsets[run + 1] if run + 1 < len(self.offsets) else self.rows, stop)
+            if low < high:
+                yield self.first_ids[run] + low - offset, high - low
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Rows start..stop-1 of one piece."""
+
+    piece: Piece
+    start: int
+    stop: int
+
+    @property
+    def rows(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def whole(self) -> bool:
+        return self.start == 0 and self.stop == self.piece.rows
+
+
+@dataclass(slots=True)
+class Lane:
+    """The rows that one source put into one table.
+
+    `stored_id`: rows up to it are in the warehouse. `logged_id`: rows up to it are in the write-ahead log or stored.
+    `stored_us`: newest commit time of this source that the warehouse table contains.
+    """
+
+    source: str
+    pieces: list[Piece] = field(default_factory=list)
+    times: TimeIndex = field(default_factory=TimeIndex)
+    stored_id: int = 0
+    stored_us: int = 0
+    logged_id: int = 0
+    logged_us: int = 0
+
+    def add(self, chunks: Iterable[Rows], ids: RowIds) -> None:
+        for chunk in chunks:
+            self.pieces.append(Piece(chunk, (ids.take(chunk.rows),), (0,)))
+
+    @property
+    def last_id(self) -> int:
+        """The newest row, committed or not."""
+        return self.pieces[-1].last_id if self.pieces else self.times.committed_id
+
+    def commit(self, time_us: int) -> None:
+        """Commit every row here at `time_us` (order rules O1-O4)."""
+        self.times.uncommitted_id = None
+        self.times.add(time_us, max(self.last_id, self.times.committed_id))
+
+    def watermark(self, time_us: int) -> None:
+        """Note that nothing more was committed up to `time_us`; uncommitted rows stay uncommitted (G23)."""
+        if time_us > self.times.newest_us:
+            self.times.add(time_us, self.times.committed_id)
+
+    @property
+    def uncommitted(self) -> bool:
+        """Tell whether there are uncommitted rows."""
+        return self.times.uncommitted_id is not None
+
+    def roll_back(self) -> list[Piece]:
+        """Drop the uncommitted rows and return them."""
+        keep = bisect_right(self.pieces, self.times.committed_id, key=lambda piece: piece.first_id)
+        dropped = self.pieces[keep:]
+        del self.pieces[keep:]
+        self.times.uncommitted_id = None
+        return dropped
+
+    def slices(self, first_id: int, last_id: int) -> Iterator[Slice]:
+        """Yield the rows with first_id <= id <= last_id that are still here."""
+        place = bisect_left(self.pieces, first_id, key=lambda piece: piece.last_id)
+        for piece in self.pieces[place:]:
+            if piece.first_id > last_id:
+                return
+            start, stop = piece.rows_up_to(first_id - 1), piece.rows_up_to(last_id)
+            if stop > start:
+                yield Slice(piece, start, stop)
+
+    def holds(self, first_id: int) -> bool:
+        """Tell whether no row at or above `first_id` has been freed yet."""
+        return first_id > self.freed_id
+
+    @property
+    def freed_id(self) -> int:
+        """Rows up to this id are gone from memory: stored rows below the first piece."""
+        return min(self.stored_id, self.pieces[0].first_id - 1) if self.pieces else self.stored_id
+
+    def free(self, row_id: int) -> list[Piece]:
+        """Drop whole pieces with ids at or below `row_id`, one contiguous block, and return them."""
+        keep = bisect_right(self.pieces, row_id, key=lambda piece: piece.last_id)
+        freed = self.pieces[:keep]
+        del self.pieces[:keep]
+        self.times.forget(self.stored_id)
+        return freed
+
+    def replace(self, old: Sequence[Piece], content: Rows) -> bool:
+        """Put one sealed content in the place of neighbouring pieces; False if they are no longer all here."""
+        place = bisect_left(self.pieces, old[0].first_id, key=lambda piece: piece.first_id)
+        if len(self.pieces) < place + len(old) or any(mine is not his for mine, his in zip(self.pieces[place : place + len(old)], old, strict=True)):
+            return False
+        first_ids, offsets, before = [], [], 0
+        for piece in old:
+            first_ids.extend(piece.first_ids)
+            offsets.extend(before + offset for offset in piece.offsets)
+            before += piece.rows
+        assert all(low < high for low, high in pairwise(first_ids))
+        self.pieces[place : place + len(old)] = [Piece(content, first_ids, offsets)]
+        return True
+
+
+@dataclass(slots=True)
+class MemoryTable:
+    """All lanes of one table, and the stored version that goes with them."""
+
+    name: str
+    version: int
+    rows_stored: int = 0
+    lanes: dict[str, Lane] = field(default_factory=dict)
+    bytes_memory: int = 0
+    bytes_spilled: int = 0
+
+    def lane(self, source: str) -> Lane:
+        """Return the lane of `source`, opening it on first use."""
+        found = self.lanes.get(source)
+        if found is None:
+            found = self.lanes[source] = Lane(source)
+        return found
+
+    @property
+    def stored_us(self) -> int:
+        """Newest commit time in the warehouse table: no consistent cut lies below it (G21)."""
+        return max((lane.stored_us for lane in self.lanes.values()), default=0)
+
+    def discount(self, pieces: Sequence[Piece]) -> None:
+        """Take pieces that left off the account."""
+        for piece in pieces:
+            if piece.content.in_memory:
+                self.bytes_memory -= piece.content.nbytes
+            else:
+                self.bytes_spilled -= piece.content.nbytes
+
+    def rows_hot(self) -> int:
+        """Committed rows that are not stored."""
+        return sum(part.rows for lane in self.lanes.values() for part in lane.slices(lane.stored_id + 1, lane.times.committed_id))

@@ -1,0 +1,80 @@
+"""The writer lock: at most one process writes an embedded warehouse.
+
+In: a warehouse folder.
+Out: a held lock, or `WarehouseLocked` naming the process that holds it.
+Promise: the operating system keeps the lock, so it ends with its process, however that one dies.
+"""
+
+import fcntl
+import os
+import socket
+import weakref
+from pathlib import Path
+
+from righttime.errors import NotAWarehouse, WarehouseLocked
+
+LOCK_FILE = "writer.lock"
+
+
+class WriterLock:
+    """The exclusive right to write one warehouse folder; a second taker is refused, in this process too."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        _held.add(self)
+
+    @classmethod
+    def acquire(cls, folder: Path) -> "WriterLock":
+        """Take the lock without waiting. The file stays when the lock goes: removing it would let two takers hold two files."""
+        fd = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _write_holder(fd)
+        except BlockingIOError:
+            os.close(fd)
+            raise locked(folder) from None
+        except OSError as error:
+            os.close(fd)
+            raise NotAWarehouse(path=str(folder), reason=f"it cannot be locked ({error})") from error
+        return cls(fd)
+
+    def release(self) -> None:
+        """Give the lock back; a second call does nothing."""
+        if self._fd >= 0:
+            os.ftruncate(self._fd, 0)
+            # Unlocking, not only closing: a forked child that still has the file open must not keep the lock.
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close this process's end of the lock without giving up the lock itself."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def locked(folder: Path) -> WarehouseLocked:
+    """Return the error that names the holder of the folder's lock, as far as it has written its name down."""
+    try:
+        pid, _, host = (folder / LOCK_FILE).read_text().strip().partition(" ")
+    except OSError:
+        pid, host = "", ""
+    return WarehouseLocked(path=str(folder), pid=int(pid) if pid.isdigit() else "unknown", host=host or "unknown")
+
+
+def _write_holder(fd: int) -> None:
+    holder = f"{os.getpid()} {socket.gethostname()}\n".encode()
+    os.pwrite(fd, holder, 0)
+    os.ftruncate(fd, len(holder))
+
+
+_held: "weakref.WeakSet[WriterLock]" = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for lock in list(_held):
+        lock.abandon()
+
+
+# A forked child shares the open file and with it the lock; it would keep a killed parent's warehouse locked.
+os.register_at_fork(after_in_child=_abandon_all)

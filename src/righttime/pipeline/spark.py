@@ -1,0 +1,247 @@
+"""The one owner of a Spark session: starts it on first need, hands out child sessions, reads and writes file lists.
+
+In: settings, pinned file lists, DataFrames of users.
+Out: relations over exactly the named files, Parquet files of exactly the named columns.
+Promise: a session that the user started is used and never stopped; our queries do not depend on how the user set theirs up.
+"""
+
+import atexit
+import os
+import re
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from righttime.errors import BadSetting, NullNotAllowed, SqlFailed, UnknownColumn, WrongType
+from righttime.pipeline.java import find_java
+from righttime.settings import Settings
+from righttime.telemetry import get_log
+
+log = get_log("spark")
+
+# What the meaning of an answer depends on. Set in every child session, whoever started the parent.
+CHILD_CONF = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.parquet.mergeSchema": "false",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.python.filterPushdown.enabled": "false",
+    # A snapshot may name thousands of files; listing them must not start a Spark job.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
+}
+MEMORY_GIB_MAX = 4
+
+_NULL_MARK = "righttime.null:"
+_NULL_COLUMN = re.compile(re.escape(_NULL_MARK) + r"(\w+)")
+_CAST_CONDITIONS = ("CAST_OVERFLOW", "CAST_INVALID_INPUT", "NUMERIC_VALUE_OUT_OF_RANGE", "ARITHMETIC_OVERFLOW")
+
+# Several warehouses in one process share one session; the last one to let go of it stops it.
+_shared = threading.RLock()
+_started_context: SparkContext | None = None
+_holders: set["SparkOwner"] = set()
+
+
+class SparkOwner:
+    """Spark for one warehouse handle; safe to call from any thread."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._session: SparkSession | None = None
+
+    @property
+    def started(self) -> bool:
+        """Whether this owner holds a live session; asking starts nothing."""
+        return self._session is not None and _is_alive(self._session)
+
+    def session(self) -> SparkSession:
+        """Return the user's Spark session if there is one, else start our own: about 5 s; raises `JavaMissing`."""
+        global _started_context
+        with _shared:
+            if self._session is None or not _is_alive(self._session):
+                if SparkContext._active_spark_context is None:
+                    self._session = _start(self._settings)
+                    _started_context = self._session.sparkContext
+                else:
+                    self._session = SparkSession.builder.getOrCreate()
+                if self._session.sparkContext is _started_context:
+                    _holders.add(self)
+            return self._session
+
+    def child(self) -> SparkSession:
+        """Return a new session of the same Spark, with its own views and with the settings that our answers rely on."""
+        child = self.session().newSession()
+        for name, value in CHILD_CONF.items():
+            child.conf.set(name, value)
+        return child
+
+    def relation(self, child: SparkSession, columns: pa.Schema, files: Sequence[str]) -> DataFrame:
+        """Return a fresh relation over exactly these Parquet files, read in one scan; no file gives no rows."""
+        # One string and one split: handing over a list costs a round trip to the JVM per file.
+        separated = "\n".join(f"file://{file}" if file.startswith("/") else file for file in files)
+        paths = _jvm(child).org.apache.commons.lang3.StringUtils.split(separated, "\n")
+        # A folder's name may hold [ or *: these are names, not patterns.
+        reader = child.read.schema(_all_nullable(columns)).option("__globPaths__", "false")
+        return DataFrame(reader._jreader.parquet(paths), child)
+
+    def write_parquet(self, df: DataFrame, columns: pa.Schema, folder: Path, *, table: str = "") -> None:
+        """Let the executors write `df` into the new folder `folder`, its columns matched by name and cast as by an INSERT; raises as `insert` does."""
+        _check_columns(df, columns, table=table)
+        child = self.child()
+        # The frame is planned again in our session, so that the user's settings cannot change what is written.
+        plan = df._jdf.queryExecution().analyzed()
+        ours = DataFrame(_jvm(child).org.apache.spark.sql.classic.Dataset.ofRows(child._jsparkSession, plan), child)
+        try:
+            checked = _without_forbidden_nulls(ours.to(_all_nullable(columns)), columns)
+            writer = checked.write.mode("error").option("compression", "zstd").option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+            writer.parquet(f"file://{folder.absolute()}")
+        except PySparkException as error:
+            raise _refusal(error, table=table, cast=_cast_columns(df, columns)) from error
+
+    def stop(self) -> None:
+        """Let go of the session; stop it if we started it and no other warehouse of this process holds it."""
+        global _started_context
+        with _shared:
+            session, self._session = self._session, None
+            held = self in _holders
+            _holders.discard(self)
+            if session is None or not held or _holders or not _is_alive(session):
+                return
+            session.stop()
+            _started_context = None
+            log.info("spark.stopped")
+
+
+def _start(settings: Settings) -> SparkSession:
+    begun_s = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix="righttime-spark-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    conf = SparkConf(loadDefaults=False).setAll(list(_session_conf(settings, folder=folder).items()))
+    with _java_home(find_java()), (folder / "spark.log").open("w") as output:
+        # The JVM writes notices to its output that belong in no user's terminal; a process keeps one JVM for good.
+        gateway = SparkContext._gateway or launch_gateway(conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
+        try:
+            session = SparkSession(SparkContext(conf=conf, gateway=gateway))
+        except Exception as error:
+            raise BadSetting(name="spark_master, spark_conf", reason=f"Spark does not start: {error}") from error
+    log.info("spark.started", master=settings.spark_master, seconds=round(time.monotonic() - begun_s, 3), log=str(folder / "spark.log"))
+    return session
+
+
+def _session_conf(settings: Settings, *, folder: Path) -> dict[str, str]:
+    """Return the configuration of a session of ours: quiet, and quick on short queries."""
+    conf = {
+        "spark.app.name": "righttime",
+        "spark.master": settings.spark_master,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.driver.memory": f"{_memory_gib()}g",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')} -Dderby.system.home={folder}",
+        **CHILD_CONF,
+    }
+    cores = _local_cores(settings.spark_master)
+    if cores:
+        conf |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            # The default of 200 costs 3 s on a table of 1,000 small files; adaptive execution splits large ones again.
+            "spark.sql.shuffle.partitions": str(cores),
+            # Opening a local file costs what reading 64 KiB costs, not 4 MiB: fewer, fuller tasks over small files.
+            "spark.sql.files.openCostInBytes": "65536",
+        }
+    return conf | settings.spark_conf
+
+
+def _local_cores(master: str) -> int:
+    """Return the cores of a local master, 0 if the master is a cluster's."""
+    match = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", master)
+    if match is None:
+        return 0
+    return len(os.sched_getaffinity(0)) if match.group(1) == "*" else int(match.group(1) or "1")
+
+
+def _memory_gib() -> int:
+    pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(MEMORY_GIB_MAX, pages * page_bytes // 2**30 // 4))
+
+
+@contextmanager
+def _java_home(home: Path) -> Iterator[None]:
+    """Name the Java for the processes that are started meanwhile."""
+    before = os.environ.get("JAVA_HOME")
+    os.environ["JAVA_HOME"] = str(home)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["JAVA_HOME"]
+        else:
+            os.environ["JAVA_HOME"] = before
+
+
+def _is_alive(session: SparkSession) -> bool:
+    return session.sparkContext._jsc is not None
+
+
+def _jvm(session: SparkSession) -> Any:
+    return session._jvm
+
+
+def _all_nullable(columns: pa.Schema) -> StructType:
+    return from_arrow_schema(pa.schema([field.remove_metadata() for field in columns])).toNullable()
+
+
+def _check_columns(df: DataFrame, columns: pa.Schema, *, table: str) -> None:
+    known = {name.lower() for name in columns.names}
+    given = [name.lower() for name in df.columns]
+    for name in df.columns:
+        if name.lower() not in known:
+            raise UnknownColumn(table=table, column=name, known=", ".join(columns.names))
+    for field in columns:
+        if not field.nullable and field.name.lower() not in given:
+            raise NullNotAllowed(table=table, column=field.name, why="missing in the DataFrame, NOT NULL")
+
+
+def _without_forbidden_nulls(df: DataFrame, columns: pa.Schema) -> DataFrame:
+    required = [field.name for field in columns if not field.nullable]
+    checks = {name: F.when(df[f"`{name}`"].isNull(), F.raise_error(F.lit(_NULL_MARK + name))).otherwise(df[f"`{name}`"]) for name in required}
+    return df.withColumns(checks) if checks else df
+
+
+def _cast_columns(df: DataFrame, columns: pa.Schema) -> list[str]:
+    given = {field.name.lower(): field.dataType.simpleString() for field in df.schema}
+    return [field.name for field in _all_nullable(columns) if given.get(field.name.lower(), "") != field.dataType.simpleString()]
+
+
+def _refusal(error: PySparkException, *, table: str, cast: list[str]) -> Exception:
+    """Say in our own terms why Spark did not write the rows; `cast` names the columns whose values had to be converted."""
+    text = str(error)
+    reason = text.split("\n", 1)[0]
+    null = _NULL_COLUMN.search(text)
+    if null is not None:
+        return NullNotAllowed(table=table, column=null.group(1), why="NOT NULL")
+    if (error.getCondition() or "").startswith("INVALID_COLUMN_OR_FIELD_DATA_TYPE"):
+        column = re.search(r"`(\w+)`", reason)
+        return WrongType(table=table, column=column.group(1) if column else ", ".join(cast), value="the DataFrame's column", expected=f"the table's ({reason})")
+    if any(condition in text for condition in _CAST_CONDITIONS):
+        return WrongType(table=table, column=", ".join(cast), value="a value of the DataFrame", expected=f"the column ({reason})")
+    return SqlFailed(tables=table, reason=reason)

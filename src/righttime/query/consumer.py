@@ -1,0 +1,172 @@
+"""Consumers: a query's whole way, from its contract to the answer with a receipt.
+
+In: SQL text or a table's name, and how fresh the answer must be.
+Out: an `Answer`.
+Promise: the user's SQL runs unchanged, in a session of its own, on relations made for this query only.
+"""
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from righttime.catalyst.producer import OwnRows
+from righttime.changes.durations import Duration
+from righttime.changes.schema import TableSchema
+from righttime.errors import AnswerTooLarge, FreshnessUnavailable, SqlRefused, UnknownColumn, UnknownTable
+from righttime.ledger.receipts import Receipt, Verification
+from righttime.ledger.sqlite import Ledger
+from righttime.pipeline.spark import SparkOwner
+from righttime.pipeline.translate import translated
+from righttime.query.answer import Answer
+from righttime.query.contract import Contract, make_contract
+from righttime.query.digest import answer_digest
+from righttime.query.parameters import parameters_text
+from righttime.query.snapshot import Snapshot, Snapshots, TableSnapshot
+from righttime.query.statement import ReadStatement, read_statement, split_currency
+from righttime.settings import Settings
+
+_VIEWS_DEEP_MAX = 32
+
+
+class Consumer:
+    """Runs queries; safe to call from any thread."""
+
+    def __init__(self, snapshots: Snapshots, ledger: Ledger, spark: SparkOwner, *, schemas: Mapping[str, TableSchema], views: Mapping[str, str], settings: Settings) -> None:
+        self._snapshots = snapshots
+        self._ledger = ledger
+        self._spark = spark
+        self._schemas = schemas
+        self._views = views
+        self._settings = settings
+        self._turns = threading.BoundedSemaphore(settings.queries_max)
+        self.verifier: Callable[[Receipt], Verification] | None = None
+
+    def sql(
+        self,
+        query: str,
+        *,
+        freshness: Duration | None = None,
+        wait: Duration | None = None,
+        on_late: str = "error",
+        as_of: datetime | int | None = None,
+        parameters: Sequence[Any] = (),
+        own: OwnRows | None = None,
+    ) -> Answer:
+        """Answer one SELECT on one state that is as fresh as asked."""
+        text, bound_us = split_currency(query)
+        contract = make_contract(freshness=freshness, wait=wait, on_late=on_late, as_of=as_of, bound_us=bound_us, wait_default_s=self._settings.wait_s)
+        statement = read_statement(text)
+        if statement.placeholders != len(parameters):
+            raise SqlRefused(reason=f"it has {statement.placeholders} placeholders and got {len(parameters)} parameters", way_out="Pass one value for each ?.")
+        texts = parameters_text(parameters)
+        plan = self.plan(statement)
+        with self._turn(contract), self._snapshots.take(plan.tables, contract, own=own) as snapshot:
+            rows = self.run(statement.text, plan, snapshot.tables, parameters)
+            return self._answer(statement.text, texts, contract, snapshot, rows)
+
+    def read(
+        self, table: str, *, columns: Sequence[str] | None = None, freshness: Duration | None = None, wait: Duration | None = None, on_late: str = "error", as_of: datetime | int | None = None
+    ) -> Answer:
+        """Answer with one table, or some of its columns, without Spark."""
+        contract = make_contract(freshness=freshness, wait=wait, on_late=on_late, as_of=as_of, bound_us=None, wait_default_s=self._settings.wait_s)
+        name = table.lower()
+        if name not in self._schemas:
+            raise UnknownTable(table=table, known=", ".join(sorted(self._schemas)) or "none")
+        chosen = self._chosen(self._schemas[name], columns)
+        with self._turn(contract), self._snapshots.take([name], contract) as snapshot:
+            rows = self._snapshots.rows(snapshot.tables[name])
+            rows = rows if columns is None else rows.select(chosen)
+            return self._answer(read_text(name, columns and chosen), (), contract, snapshot, rows)
+
+    def _chosen(self, schema: TableSchema, columns: Sequence[str] | None) -> list[str]:
+        known = {name.lower(): name for name in schema.columns.names}
+        for column in columns or ():
+            if column.lower() not in known:
+                raise UnknownColumn(table=schema.name, column=column, known=", ".join(schema.columns.names))
+        return [known[column.lower()] for column in columns or ()]
+
+    def plan(self, statement: ReadStatement) -> "Plan":
+        """Resolve the names of a query to tables, through views."""
+        tables: set[str] = set()
+        views: dict[str, str] = {}
+        self._resolve(statement.tables, tables, views, depth=0)
+        return Plan(tuple(sorted(tables)), views)
+
+    def _resolve(self, names: Sequence[str], tables: set[str], views: dict[str, str], *, depth: int) -> None:
+        for name in names:
+            if name in self._schemas:
+                tables.add(name)
+            elif name in self._views and depth < _VIEWS_DEEP_MAX:
+                if name not in views:
+                    self._resolve(read_statement(self._views[name]).tables, tables, views, depth=depth + 1)
+                    views[name] = self._views[name]  # after what it stands on, so that Spark can resolve it
+            else:
+                raise UnknownTable(table=name, known=", ".join(sorted([*self._schemas, *self._views])) or "none")
+
+    def run(self, text: str, plan: "Plan", tables: Mapping[str, TableSnapshot], parameters: Sequence[Any]) -> pa.Table:
+        """Run a query on Spark over exactly these tables and collect it."""
+        kept = []
+        child = self._spark.child()
+        for name, table in tables.items():
+            files, images = self._snapshots.files(table)
+            kept.append(images)
+            self._spark.relation(child, table.schema.columns, files).createOrReplaceTempView(name)
+        with translated(plan.tables):
+            for name, view in plan.views.items():
+                child.sql(view).createOrReplaceTempView(name)
+            rows: pa.Table = child.sql(text, args=list(parameters) or None).toArrow()
+        return rows
+
+    @contextmanager
+    def _turn(self, contract: Contract) -> Iterator[None]:
+        """Let at most `queries_max` queries run at once."""
+        if not self._turns.acquire(timeout=max(contract.wait_s, 0.001)):
+            raise FreshnessUnavailable(table="*", source="*", waited_s=contract.wait_s, stale_s=0.0, why=f"{self._settings.queries_max} queries are running (queries_max)")
+        try:
+            yield
+        finally:
+            self._turns.release()
+
+    def _answer(self, text: str, parameters: tuple[str, ...], contract: Contract, snapshot: Snapshot, rows: pa.Table) -> Answer:
+        if rows.nbytes > self._settings.answer_bytes_max:
+            raise AnswerTooLarge(size=rows.nbytes, bound=self._settings.answer_bytes_max)
+        cut_us = min([snapshot.accuracy.cut_us, *snapshot.accuracy.late.values()])
+        receipt = Receipt(
+            receipt_id=uuid.uuid4().hex,
+            warehouse_id=self._ledger.warehouse_id,
+            state=snapshot.look.state,
+            query=text,
+            parameters=parameters,
+            tables=tuple(table.receipt() for table in snapshot.tables.values()),
+            cut=snapshot.look.cuts,
+            cut_us=cut_us,
+            asked_s=None if contract.as_of_us is not None else contract.freshness_us / 1e6,
+            given_s=max(snapshot.look.seen_us - cut_us, 0) / 1e6,
+            late=bool(snapshot.accuracy.late),
+            waited_s=snapshot.waited_s,
+            rows=rows.num_rows,
+            digest=answer_digest(rows),
+            issued_us=snapshot.look.seen_us,
+        ).sealed(self._ledger.seal_key)
+        self._ledger.save_receipt(receipt)
+        return Answer(rows, receipt.bound(self.verifier) if self.verifier else receipt, to_df=lambda table: self._spark.child().createDataFrame(table))
+
+
+class Plan:
+    """The tables a query reads and the views between, each after those it stands on."""
+
+    __slots__ = ("tables", "views")
+
+    def __init__(self, tables: tuple[str, ...], views: Mapping[str, str]) -> None:
+        self.tables = tables
+        self.views = views
+
+
+def read_text(table: str, columns: Sequence[str] | None) -> str:
+    """Return the query that a `read` stands for, as its receipt shows it."""
+    return f"SELECT {', '.join(f'`{column}`' for column in columns)} FROM {table}" if columns else f"TABLE {table}"

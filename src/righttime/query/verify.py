@@ -1,0 +1,97 @@
+"""Verification: is this receipt ours, and does the answer behind it still hold?
+
+In: a receipt.
+Out: a `Verification` that says which of two checks was made: the query run again at the same state, or the cut compared with the ledger.
+Promise: a receipt that was changed in any way is refused (I8); a check that could not be made is never reported as made.
+"""
+
+from collections.abc import Mapping
+
+from righttime.catalyst.shell import Catalyst
+from righttime.changes.position import START, Commit
+from righttime.errors import ReceiptForged, RightTimeError
+from righttime.ledger.receipts import Receipt, Verification
+from righttime.ledger.sqlite import Ledger
+from righttime.ledger.state import State
+from righttime.query.consumer import Consumer
+from righttime.query.digest import answer_digest
+from righttime.query.parameters import parameters_read
+from righttime.query.snapshot import Snapshots
+from righttime.query.statement import read_statement
+
+
+class Verifier:
+    """Checks receipts of one warehouse."""
+
+    def __init__(self, consumer: Consumer, snapshots: Snapshots, ledger: Ledger, catalyst: Catalyst) -> None:
+        self._consumer = consumer
+        self._snapshots = snapshots
+        self._ledger = ledger
+        self._catalyst = catalyst
+
+    def verify(self, receipt: Receipt) -> Verification:
+        """Run the query again if its state is still held, else check the cut against the ledger."""
+        self._refuse_forged(receipt)
+        with self._snapshots.again(receipt.tables) as tables:
+            if tables is None:
+                return self._by_ledger(receipt, "its state is no longer held")
+            try:
+                rows = self._consumer.run(receipt.query, self._consumer.plan(read_statement(receipt.query)), tables, parameters_read(receipt.parameters))
+            except RightTimeError as error:
+                return self._by_ledger(receipt, f"it could not be run again ({error.code})")
+        if rows.num_rows == receipt.rows and answer_digest(rows) == receipt.digest:
+            return Verification(True, "rerun", f"the query gives the same {receipt.rows} rows at state {receipt.state}")
+        volatile = read_statement(receipt.query).volatile
+        if volatile:
+            return self._by_ledger(receipt, f"its answer may differ from run to run ({', '.join(volatile)})")
+        return Verification(False, "rerun", f"the query gives other rows at state {receipt.state}: {rows.num_rows} now, {receipt.rows} then")
+
+    def _refuse_forged(self, receipt: Receipt) -> None:
+        if receipt.warehouse_id != self._ledger.warehouse_id:
+            raise ReceiptForged(receipt=receipt.receipt_id, reason="it names another warehouse")
+        if not receipt.is_sealed_by(self._ledger.seal_key):
+            raise ReceiptForged(receipt=receipt.receipt_id, reason="its seal does not fit its content")
+        saved = self._ledger.receipt(receipt.receipt_id)
+        if saved is not None and saved != receipt:
+            raise ReceiptForged(receipt=receipt.receipt_id, reason="the ledger holds it with other content")
+
+    def _by_ledger(self, receipt: Receipt, why: str) -> Verification:
+        """Compare the cut with the durable states around it, or with the head if nothing durable follows."""
+        below, above = self._ledger.state_around(receipt.state)
+        problem = self._lost(receipt) or self._beyond(receipt, above) or self._before(receipt, below)
+        if problem:
+            return Verification(False, "ledger", f"{problem}; {why}")
+        return Verification(True, "ledger", f"the cut agrees with the ledger; {why}")
+
+    def _lost(self, receipt: Receipt) -> str | None:
+        for cut in receipt.cut:
+            for loss in self._ledger.losses():
+                if loss.source == cut.source and loss.first <= cut.last_inside.number <= loss.last:
+                    return f"the answer contained commit {cut.last_inside.number} of {cut.source}, which a crash lost"
+        return None
+
+    def _beyond(self, receipt: Receipt, above: State | None) -> str | None:
+        """A cut cannot be ahead of what came after it."""
+        positions: Mapping[str, Commit] = above.positions if above is not None else {}
+        for cut in receipt.cut:
+            with self._catalyst.lock:
+                history = self._catalyst.head.sources.get(cut.source)
+                newest = history.last if history is not None else START
+            limit = max(positions.get(cut.source, START), newest)
+            if (cut.last_inside.number, cut.last_inside.time_us) > (limit.number, limit.time_us):
+                return f"the cut names commit {cut.last_inside.number} of {cut.source}, and the newest known is {limit.number}"
+        for table in receipt.tables:
+            if above is not None and table.name in above.tables and table.version > above.tables[table.name].version:
+                return f"it read version {table.version} of {table.name}, which came later"
+        return None
+
+    def _before(self, receipt: Receipt, below: State | None) -> str | None:
+        """A later state cannot have read an earlier version."""
+        for table in receipt.tables:
+            if below is not None and table.name in below.tables and table.version < below.tables[table.name].version:
+                return f"it read version {table.version} of {table.name}, older than state {below.number} had"
+        for cut in receipt.cut:
+            known = below.positions.get(cut.source) if below is not None else None
+            if known is not None and known.number == cut.last_inside.number and known.time_us != cut.last_inside.time_us:
+                return f"commit {known.number} of {cut.source} was made at another time"
+        return None

@@ -1,0 +1,171 @@
+"""The service: the one place where the parts of a warehouse are wired, and where handles of one folder share them.
+
+In: a folder and settings.
+Out: an `Engine` whose parts know each other.
+Promise: one engine per folder and process; it recovers on open, keeps everything committed on close, and goes with its last handle.
+"""
+
+import atexit
+import threading
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from righttime.catalyst.images import Images
+from righttime.catalyst.log import WriteAheadLog
+from righttime.catalyst.mover import Mover
+from righttime.catalyst.producer import Loading
+from righttime.catalyst.recovery import recover
+from righttime.catalyst.shell import Catalyst
+from righttime.changes.clock import Clock, SystemClock, TimeAuthority
+from righttime.changes.schema import TableSchema
+from righttime.ledger.pins import PinTable
+from righttime.ledger.sqlite import Ledger
+from righttime.ledger.trace import CommitTrace
+from righttime.pipeline.spark import SparkOwner
+from righttime.query.consumer import Consumer
+from righttime.query.snapshot import Snapshots
+from righttime.query.verify import Verifier
+from righttime.settings import Settings
+from righttime.telemetry import get_log
+from righttime.warehouse.lakehouse import Lakehouse
+from righttime.warehouse.store import Collected, DataFile
+
+log = get_log("service")
+
+_PINS_MAX = 4096
+
+
+class Engine:
+    """All parts of one embedded warehouse that is open for writing."""
+
+    def __init__(self, folder: Path, *, settings: Settings, clock: Clock, create: bool) -> None:
+        self.folder = folder
+        self.settings = settings
+        self.clock = clock
+        self.ledger = Ledger.open(folder, settings=settings, create=create)
+        try:
+            self._wire()
+        except BaseException:
+            self.ledger.close()
+            raise
+
+    def _wire(self) -> None:
+        folder, settings, clock, ledger = self.folder, self.settings, self.clock, self.ledger
+        self.schemas = {table.name: table for table in ledger.tables()}
+        self.views = ledger.views()
+        self.store = Lakehouse(folder / "tables", settings=settings, clock=clock)
+        self.trace = CommitTrace.open(folder)
+        self.wal = WriteAheadLog(folder / "log", settings=settings)
+        self.catalyst = Catalyst(settings=settings, clock=clock, authority=TimeAuthority(clock), trace=self.trace)
+        self.recovered = recover(self.catalyst, ledger=ledger, store=self.store, wal=self.wal, trace=self.trace, schemas=self.schemas)
+        self.images = Images(self.catalyst, settings=settings, folder=folder)
+        self.mover = Mover(self.catalyst, ledger, self.store, self.wal, schemas=self.schemas, settings=settings)
+        self.pins = PinTable(pins_max=_PINS_MAX)
+        self.declarations = threading.RLock()
+        self.spark = SparkOwner(settings)
+        self.snapshots = Snapshots(self.catalyst, self.images, self.store, self.pins, schemas=self.schemas, settings=settings)
+        self.consumer = Consumer(self.snapshots, ledger, self.spark, schemas=self.schemas, views=self.views, settings=settings)
+        self.verifier = Verifier(self.consumer, self.snapshots, ledger, self.catalyst)
+        self.consumer.verifier = self.verifier.verify
+        self.loading = Loading(
+            catalyst=self.catalyst,
+            mover=self.mover,
+            images=self.images,
+            schemas=self.schemas,
+            settings=settings,
+            clock=clock,
+            known_batch=self._known_batch,
+            stage_df=self._stage_df,
+            read_files=self._read_files,
+            drop_files=self.store.discard,
+            own_query=self.consumer.sql,
+        )
+        log.info("warehouse.opened", path=str(folder), state=self.recovered.state.number, replayed=self.recovered.rows_replayed, lost=len(self.recovered.losses))
+
+    def _known_batch(self, source: str, batch_id: str) -> Any:
+        found = self.ledger.batch(source, batch_id)
+        return None if found is None else found.commit
+
+    def _stage_df(self, table: TableSchema, df: Any) -> list[DataFile]:
+        folder = self.store.staging(table, batch_id=uuid.uuid4().hex)
+        self.spark.write_parquet(df, table.columns, folder)
+        return self.store.take_files(table, folder)
+
+    def _read_files(self, table: TableSchema, files: Sequence[DataFile]) -> pa.Table:
+        paths = [self.store.path_of(table, file) for file in files]
+        return ds.dataset(paths, schema=table.columns, format="parquet").to_table() if paths else table.columns.empty_table()
+
+    def free_source(self) -> str:
+        """Return a name for a producer that was given none; names are used again, so that sources do not pile up."""
+        number = 1
+        while f"producer-{number}" in self.catalyst.links:
+            number += 1
+        return f"producer-{number}"
+
+    def collect(self) -> dict[str, Collected]:
+        """Remove files that nobody needs: no pin here or in another process, no current version, no step under way."""
+        with self.catalyst.lock:
+            pinned = self.pins.versions_pinned(now_s=self.clock.monotonic_s())
+            current = {name: table.version for name, table in self.catalyst.tables.items()}
+        states = [state for number in self.ledger.pinned_states(now_us=self.clock.now_us()) for state in self.ledger.state_around(number) if state is not None]
+        states.append(self.ledger.newest_state())
+        collected = {}
+        for name, schema in self.schemas.items():
+            held = {state.tables[name].version for state in states if name in state.tables}
+            collected[name] = self.store.collect(
+                schema, versions={current[name], *pinned.get(name, ()), *held}, grace_s=self.settings.file_grace_s, now_s=self.clock.now_us() / 1e6
+            )
+        return collected
+
+    def close(self) -> None:
+        """Make everything committed durable and let go of the folder."""
+        try:
+            self.mover.make_safe()
+        finally:
+            self.images.close()
+            self.trace.reset()
+            self.trace.close()
+            self.spark.stop()
+            self.ledger.close()
+        log.info("warehouse.closed", path=str(self.folder))
+
+
+_engines: dict[Path, tuple[Engine, int]] = {}
+_engines_lock = threading.Lock()
+
+
+def acquire_engine(folder: Path, *, settings: Settings, clock: Clock | None = None, create: bool = True) -> Engine:
+    """Return the engine of a folder, opening it for the first handle; give it back with `release_engine`."""
+    with _engines_lock:
+        known = _engines.get(folder)
+        engine, handles = known or (Engine(folder, settings=settings, clock=clock or SystemClock(), create=create), 0)
+        _engines[folder] = (engine, handles + 1)
+        return engine
+
+
+def release_engine(engine: Engine) -> None:
+    """Give a handle's share back; the last one closes the engine."""
+    with _engines_lock:
+        _, handles = _engines[engine.folder]
+        if handles > 1:
+            _engines[engine.folder] = (engine, handles - 1)
+            return
+        del _engines[engine.folder]
+        engine.close()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Keep what was committed when a program ends without closing its warehouses."""
+    with _engines_lock:
+        for engine, _ in list(_engines.values()):
+            try:
+                engine.close()
+            except Exception as error:  # the interpreter is going down; the next open recovers what is durable
+                log.error("warehouse.close_failed", path=str(engine.folder), error=repr(error))
+        _engines.clear()

@@ -1,0 +1,108 @@
+"""Collection: files that no kept version needs leave the disk.
+
+In: the files that kept versions reference, the names that are still being committed, the time.
+Out: what was removed.
+Promise: a file of a kept version, of a commit in progress, or young and of an unknown writer stays; a crash half-way leaves only work for the next time.
+"""
+
+from __future__ import annotations
+
+import shutil
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from righttime.changes.faults import CrashPoint, reach
+from righttime.warehouse.checkpoint import SCRATCH_PREFIX
+from righttime.warehouse.delta_log import DeltaLog, local_path
+from righttime.warehouse.files import OWN_PREFIX
+from righttime.warehouse.store import Collected
+
+STAGING_FOLDER = "_staging"
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """What must stay: absolute paths of data files and staging folders, and the oldest version somebody may open."""
+
+    paths: Collection[str]
+    version_min: int
+
+
+def files_of_versions(log: DeltaLog, base: Collection[str], *, versions: Collection[int], newest: int) -> set[str]:
+    """Return every file that one of `versions` or the newest has; `base` are the files of the oldest of them.
+
+    One pass over the entries in between, however many versions are kept.
+    """
+    kept = sorted({*versions, newest})
+    alive = dict.fromkeys(base, kept[0])
+    needed: set[str] = set()
+    for number, actions in log.applied(kept[0], newest):
+        for action in actions:
+            if "add" in action:
+                alive[local_path(log.table_folder, action["add"]["path"])] = number
+            elif "remove" in action:
+                path = local_path(log.table_folder, action["remove"]["path"])
+                since = alive.pop(path, None)
+                if since is not None and kept[bisect_left(kept, since)] < number:
+                    needed.add(path)
+    return needed.union(alive)
+
+
+def collect(log: DeltaLog, *, needed: Callable[[], Needed], grace_s: float, now_s: float) -> Collected:
+    """Remove what is not needed; `needed` is asked after the disk was listed, so that no later file can be missed by it."""
+    folder = log.table_folder
+    found = [path for path in _data_files(folder) if path.name.startswith(OWN_PREFIX) or _age_s(path, now_s) > grace_s]
+    staged = list((folder / STAGING_FOLDER).iterdir()) if (folder / STAGING_FOLDER).is_dir() else []
+    # A checkpoint or entry in the making has no owner to ask; its age decides.
+    staged_old = [path for path in folder.glob(f"{SCRATCH_PREFIX}*") if _age_s(path, now_s) > grace_s]
+    temporary = [path for path in log.folder.glob("_commit_*.tmp") if _age_s(path, now_s) > grace_s]
+    keep = needed()
+    victims = [path for path in found if str(path) not in keep.paths]
+    folders = [path for path in (*staged, *staged_old) if str(path) not in keep.paths]
+    reach(CrashPoint.GC_PLANNED)
+    sizes = [_remove(path) for path in victims]
+    for path in folders:
+        shutil.rmtree(path, ignore_errors=True)
+        reach(CrashPoint.GC_REMOVED_ONE)
+    entries = [*temporary, *_old_entries(log, keep.version_min)]
+    return Collected(files=len(sizes), bytes=sum(sizes), folders=len(folders), log_entries=sum(1 for path in entries if _remove(path)))
+
+
+def _data_files(folder: Path) -> Iterator[Path]:
+    """Yield the Parquet files of a table; another writer may have put some into partition folders."""
+    for path in folder.iterdir():
+        if path.name.startswith(("_", ".")):
+            continue
+        if path.is_dir():
+            yield from _data_files(path)
+        elif path.suffix == ".parquet":
+            yield path
+
+
+def _age_s(path: Path, now_s: float) -> float:
+    try:
+        return now_s - path.stat().st_mtime
+    except FileNotFoundError:  # its owner removed it just now
+        return 0.0
+
+
+def _remove(path: Path) -> int:
+    try:
+        size = path.stat().st_size
+        path.unlink()
+    except FileNotFoundError:
+        return 0
+    reach(CrashPoint.GC_REMOVED_ONE)
+    return size
+
+
+def _old_entries(log: DeltaLog, version_min: int) -> list[Path]:
+    """Return the files of the log below the newest checkpoint that the oldest needed version can start from, oldest first."""
+    names = sorted(log.names())
+    # A checkpoint in several parts may be incomplete; only a single file is trusted as a new beginning.
+    checkpoints = [version for version, name in names if name.endswith(".checkpoint.parquet") and version <= version_min]
+    if not checkpoints:
+        return []
+    return [log.folder / name for version, name in names if version < max(checkpoints)]

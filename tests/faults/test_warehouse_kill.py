@@ -1,0 +1,43 @@
+"""A process killed while it writes or collects files: the kept versions read as before, and the next collection cleans up."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.contracts.store_behaviour import SALE, add, rows_of, skus_at
+from tests.contracts.test_store_on_delta import open_lakehouse
+
+REPOSITORY = Path(__file__).parents[2]
+WORK = """
+import sys, time
+from pathlib import Path
+from tests.contracts.store_behaviour import SALE, add, rows_of
+from tests.contracts.test_store_on_delta import open_lakehouse
+store = open_lakehouse(Path(sys.argv[1]))
+version = store.newest_version(SALE)
+files = store.write_files(SALE, rows_of(7), batch_id="dies")
+store.discard(SALE, files)
+store.collect(SALE, versions=[version], grace_s=0, now_s=time.time())
+"""
+
+
+@pytest.mark.parametrize("point", ["materialize.files_written", "gc.planned", "gc.removed_one", "gc.removed_one:2"])
+def test_a_kill_leaves_the_versions_whole_and_nothing_for_ever(tmp_path: Path, point: str) -> None:
+    """I6 for the table folder: SIGKILL at each of our points loses no committed row and no waste survives the next collection."""
+    store = open_lakehouse(tmp_path)
+    version = add(store, store.create(SALE), 1, 2)
+    for sku in (3, 4, 5):
+        store.write_files(SALE, rows_of(sku), batch_id="left over")
+    environment = {"RIGHTTIME_CRASH_AT": point, "PYTHONPATH": f"{REPOSITORY / 'src'}:{REPOSITORY}"}
+
+    done = subprocess.run([sys.executable, "-c", WORK, str(tmp_path)], env=environment, cwd=REPOSITORY, check=False, capture_output=True)
+
+    assert done.returncode == -9, done.stderr
+    after = open_lakehouse(tmp_path)
+    assert skus_at(after, version) == [1, 2]
+    after.collect(SALE, versions=[version], grace_s=0, now_s=time.time())
+    assert len(list((tmp_path / "tables" / "sale").glob("*.parquet"))) == 1
+    assert skus_at(after, add(after, version, 6)) == [1, 2, 6]

@@ -1,0 +1,434 @@
+"""Statements: what they read, what they insert, and what is refused before an engine sees it."""
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from righttime.errors import BadFreshness, SqlRefused
+from righttime.query.statement import STATEMENT_CHARS_MAX, InsertStatement, Placeholder, insert_statement, read_statement, split_currency
+
+# query, the tables it reads
+READS = [
+    ("SELECT 1", ""),
+    ("SELECT * FROM sale", "sale"),
+    ("select * from SALE", "sale"),
+    ("SELECT * FROM `Sale`", "sale"),
+    ("SELECT * FROM `odd name`", "odd name"),
+    ("SELECT * FROM `a``b`", "a`b"),
+    ("  SELECT * FROM sale ;; ", "sale"),
+    ("SELECT * FROM sale; -- done", "sale"),
+    ("-- hello\nSELECT /* FROM other */ * FROM sale -- FROM third", "sale"),
+    ("SELECT 'FROM other', \"FROM third\" FROM sale", "sale"),
+    ("SELECT 'it''s; DROP TABLE x', 'a\\'; DROP', r'\\' FROM sale", "sale"),
+    ("SELECT s.sku FROM sale s", "sale"),
+    ("SELECT sale.sku FROM shop AS sale", "shop"),
+    ("SELECT * FROM sale AS sku, sku AS sale", "sale sku"),
+    ("SELECT * FROM sale, sku", "sale sku"),
+    ("SELECT * FROM a JOIN b ON a.x = b.x LEFT SEMI JOIN c ON 1 = 1 CROSS JOIN d NATURAL JOIN e", "a b c d e"),
+    ("SELECT * FROM a JOIN (b JOIN c ON b.x = c.x) ON a.x = b.x", "a b c"),
+    ("SELECT * FROM ((a))", "a"),
+    ("SELECT * FROM a x JOIN a y ON x.k = y.k", "a"),
+    # sub-queries
+    ("SELECT * FROM (SELECT * FROM a) b", "a"),
+    ("SELECT (SELECT max(x) FROM b WHERE b.k = a.k) FROM a", "a b"),
+    ("SELECT * FROM a WHERE x IN (SELECT x FROM b) AND EXISTS (SELECT 1 FROM c WHERE c.k = a.k) AND y > ALL (SELECT y FROM d)", "a b c d"),
+    ("SELECT * FROM a ORDER BY (SELECT max(x) FROM b) LIMIT 3", "a b"),
+    ("SELECT x, count(*) FROM a GROUP BY x HAVING count(*) > (SELECT avg(n) FROM b)", "a b"),
+    ("SELECT CASE WHEN x = (SELECT 1 FROM b) THEN 1 END FROM a", "a b"),
+    # lateral
+    ("SELECT * FROM a, LATERAL (SELECT * FROM b WHERE b.k = a.k)", "a b"),
+    ("SELECT * FROM a LEFT JOIN LATERAL (SELECT * FROM b) x ON TRUE", "a b"),
+    ("SELECT * FROM a LATERAL VIEW OUTER explode(a.items) t AS item", "a"),
+    ("SELECT * FROM a, LATERAL explode(a.items) AS t(item)", "a"),
+    # functions in FROM, VALUES, TABLE, FROM first
+    ("SELECT * FROM range(10)", ""),
+    ("SELECT * FROM range(10) r JOIN a ON r.id = a.k", "a"),
+    ("SELECT * FROM explode(array(1, 2))", ""),
+    ("SELECT * FROM VALUES (1, 'a'), (2, 'b') AS t(x, y)", ""),
+    ("VALUES (1), (2)", ""),
+    ("VALUES ((SELECT max(x) FROM a))", "a"),
+    ("TABLE a", "a"),
+    ("TABLE a ORDER BY x", "a"),
+    ("TABLE a UNION ALL TABLE b", "a b"),
+    ("SELECT * FROM (TABLE a) WHERE EXISTS (TABLE b)", "a b"),
+    ("WITH c AS (TABLE a) TABLE c", "a"),
+    ("SELECT `table` FROM a", "a"),
+    ("FROM a SELECT x", "a"),
+    ("FROM a |> WHERE x > 1 |> JOIN b ON a.k = b.k |> AGGREGATE sum(y) GROUP BY x", "a b"),
+    # set operations
+    ("SELECT x FROM a UNION SELECT x FROM b UNION ALL SELECT x FROM c", "a b c"),
+    ("SELECT x FROM a EXCEPT SELECT x FROM b INTERSECT SELECT x FROM c", "a b c"),
+    ("SELECT x FROM a MINUS (SELECT x FROM b)", "a b"),
+    ("(SELECT x FROM a) UNION (SELECT x FROM b) ORDER BY 1", "a b"),
+    # clauses with words of their own
+    ("SELECT /*+ BROADCAST(b), COALESCE(3) */ * FROM a JOIN b USING (k)", "a b"),
+    ("SELECT /*+ BROADCAST(ghost) */ * FROM a", "a"),
+    ("SELECT * FROM a TABLESAMPLE (10 PERCENT) REPEATABLE (7)", "a"),
+    ("SELECT * FROM a PIVOT (sum(x) FOR y IN ('p', 'q'))", "a"),
+    ("SELECT * FROM a UNPIVOT (v FOR n IN (x, y))", "a"),
+    ("SELECT sum(x) OVER w FROM a WINDOW w AS (PARTITION BY y ORDER BY z ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)", "a"),
+    ("SELECT transform(xs, x -> x + 1), filter(xs, x -> x > 0) FROM a", "a"),
+    ("SELECT x FROM a GROUP BY GROUPING SETS ((x), ())", "a"),
+    ("SELECT * FROM a CLUSTER BY x", "a"),
+    ("SELECT currency bound FROM bound currency JOIN currency bound", "bound currency"),
+    # WITH
+    ("WITH c AS (SELECT * FROM a) SELECT * FROM c", "a"),
+    ("WITH c AS (SELECT * FROM a) SELECT * FROM C UNION SELECT * FROM `c`", "a"),
+    ("WITH a AS (SELECT * FROM a) SELECT * FROM a", "a"),
+    ("WITH c AS (SELECT 1), d AS (SELECT * FROM c) SELECT * FROM d", ""),
+    ("WITH d AS (SELECT * FROM c), c AS (SELECT 1) SELECT * FROM d, c", "c"),
+    ("SELECT * FROM (WITH c AS (SELECT 1) SELECT * FROM c) x JOIN c", "c"),
+    ("SELECT * FROM a WHERE x IN (WITH c AS (SELECT x FROM b) SELECT x FROM c)", "a b"),
+    ("WITH c AS (SELECT 1) SELECT * FROM a WHERE x IN (SELECT x FROM c)", "a"),
+    ("WITH c AS (WITH c AS (SELECT * FROM a) SELECT * FROM c) SELECT * FROM c", "a"),
+    ("WITH c AS (WITH d AS (SELECT * FROM a) SELECT * FROM d) SELECT * FROM c, d", "a d"),
+    ("(WITH c AS (SELECT 1) SELECT * FROM c) UNION SELECT * FROM c", "c"),
+    ("SELECT * FROM a UNION ALL (WITH c AS (SELECT 1) SELECT * FROM c)", "a"),
+    ("WITH c(x) AS (SELECT 1) SELECT * FROM c AS a", ""),
+    ("WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r JOIN a ON n < k) SELECT * FROM r", "a"),
+    ("WITH RECURSIVE r(n) MAX RECURSION LEVEL 500 AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT * FROM r", ""),
+    ("WITH r AS (SELECT 1 UNION ALL SELECT * FROM r) SELECT * FROM r", "r"),
+]
+
+
+@pytest.mark.parametrize(("sql", "tables"), [(sql, tuple(names.split())) for sql, names in READS if "odd name" not in sql])
+def test_a_query_reads_its_free_tables(sql: str, tables: tuple[str, ...]) -> None:
+    """Names come from every place a query can read from, in lower case, and never from WITH, aliases, strings, hints or comments."""
+    assert read_statement(sql).tables == tables
+
+
+def test_a_quoted_name_may_hold_anything() -> None:
+    """Whether there is such a table is for the warehouse to say."""
+    assert read_statement("SELECT * FROM `odd name`").tables == ("odd name",)
+
+
+def test_the_text_goes_to_the_engine_unchanged() -> None:
+    """Only closing semicolons and what follows the last word are left out."""
+    assert read_statement("/* a */ SELECT 'x;'  FROM `T` ; ; -- b").text == "/* a */ SELECT 'x;'  FROM `T`"
+    assert read_statement("TABLE t").text == "TABLE t"
+
+
+def test_placeholders_are_counted_outside_strings_and_comments() -> None:
+    """One value is bound for each."""
+    assert read_statement("SELECT ?, '?' FROM a WHERE x = ? AND y IN (?, ?) -- ?").placeholders == 4
+    assert read_statement("SELECT 1").placeholders == 0
+
+
+@pytest.mark.parametrize(
+    ("sql", "volatile"),
+    [
+        ("SELECT x FROM a ORDER BY x LIMIT 3", ()),
+        ("SELECT x FROM a LIMIT 3", ("limit without order by",)),
+        ("SELECT * FROM (SELECT x FROM a LIMIT 3) ORDER BY x", ("limit without order by",)),
+        ("SELECT rand(), now(), CURRENT_DATE FROM a", ("current_date", "now", "rand")),
+        ("SELECT now, rand, 'uuid()' FROM a", ()),
+        ("SELECT collect_list(x) FROM a TABLESAMPLE (3 ROWS)", ("collect_list", "tablesample")),
+    ],
+)
+def test_what_may_differ_between_two_runs_is_named(sql: str, volatile: tuple[str, ...]) -> None:
+    """A receipt is checked by running the query again, so it matters whether the same rows give the same answer."""
+    assert read_statement(sql).volatile == volatile
+
+
+WRITES = """
+INSERT INTO a VALUES (1)
+INSERT OVERWRITE a SELECT * FROM b
+WITH c AS (SELECT 1) INSERT INTO a SELECT * FROM c
+FROM a INSERT INTO b SELECT *
+FROM a INSERT OVERWRITE b SELECT * INSERT INTO c SELECT *
+WITH c AS (INSERT INTO a VALUES (1)) SELECT * FROM c
+UPDATE a SET x = 1
+DELETE FROM a
+MERGE INTO a USING b ON a.k = b.k WHEN MATCHED THEN DELETE
+CREATE TABLE a (x INT)
+CREATE OR REPLACE TEMP VIEW v AS SELECT 1
+CREATE TABLE a AS SELECT 1
+CREATE FUNCTION f AS 'x'
+DROP TABLE a
+DROP VIEW IF EXISTS a
+ALTER TABLE a ADD COLUMN y INT
+TRUNCATE TABLE a
+CACHE TABLE a
+CACHE LAZY TABLE a AS SELECT 1
+UNCACHE TABLE a
+CLEAR CACHE
+SET spark.sql.ansi.enabled = false
+SET VAR x = 1
+RESET
+USE other
+USE DATABASE other
+ADD JAR '/x.jar'
+ADD FILE '/x'
+LIST JARS
+REFRESH TABLE a
+REFRESH '/path'
+ANALYZE TABLE a COMPUTE STATISTICS
+EXPLAIN SELECT 1
+DESCRIBE a
+SHOW TABLES
+CALL p()
+EXECUTE IMMEDIATE 'DROP TABLE a'
+DECLARE VARIABLE x INT
+LOAD DATA INPATH '/x' INTO TABLE a
+COPY INTO a FROM '/x'
+MSCK REPAIR TABLE a
+OPTIMIZE a
+VACUUM a
+GRANT SELECT ON a TO b
+COMMENT ON TABLE a IS 'x'
+BEGIN SELECT 1; END
+SELECT * INTO b FROM a
+SELECT x FROM (SELECT x INTO b FROM a)
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("sql", WRITES)
+def test_a_statement_that_writes_or_acts_is_refused(sql: str) -> None:
+    """Queries read; each refusal has a code, a reason and a way out."""
+    with pytest.raises(SqlRefused) as caught:
+        read_statement(sql)
+    assert caught.value.code == "sql.refused"
+    assert caught.value.context["reason"]
+    assert caught.value.context["way_out"].endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        ("SELECT 1; SELECT 2", "several statements"),
+        ("SELECT 1; DROP TABLE a", "several statements"),
+        ("; SELECT 1", "several statements"),
+        ("", "empty"),
+        (" ;; ", "empty"),
+        ("-- nothing", "empty"),
+        ("SELECT FROM WHERE", "cannot be read"),
+        ("SELECT * FROM (SELECT 1", "cannot be read"),
+        ("SELECT 'open", "cannot be read"),
+        ("SELECT java_method('java.lang.System', 'exit', 1)", "arbitrary code"),
+        ("SELECT x FROM a WHERE ReFlect ('java.lang.Runtime', 'x') = 1", "arbitrary code"),
+        ("SELECT `reflect`('a', 'b')", "arbitrary code"),
+        ("SELECT system.builtin.try_reflect('a', 'b')", "arbitrary code"),
+        ("SELECT reflect /* no */ ('a', 'b')", "arbitrary code"),
+        ("SELECT TRANSFORM(x) USING 'rm -rf' FROM a", "script"),
+        ("FROM a MAP x USING 'cat'", "script"),
+        ("SELECT * FROM (FROM a REDUCE x USING 'cat')", "script"),
+        ("FROM a JOIN b MAP (x) USING 'cat'", "script"),
+        ("FROM a JOIN b MAP (x) USING r'cat'", "script"),
+        ("SELECT * FROM IDENTIFIER('a')", "hides"),
+        ("SELECT IDENTIFIER('ref' || 'lect')('a', 'b')", "hides"),
+        ("SELECT * FROM f(TABLE(a))", "hides"),
+        ("SELECT * FROM STREAM(a)", "stream"),
+        ("SELECT * FROM ?", "not written out|cannot be read"),
+        ("SELECT * FROM shop.a", "shop.a is a qualified name"),
+        ("SELECT * FROM spark_catalog.shop.a", "qualified name"),
+        ("WITH b AS (SELECT 1) SELECT * FROM a.b", "qualified name"),
+        ("SELECT * FROM parquet.`/etc/x`", "a file"),
+        ("SELECT * FROM `json`.`/etc/x`", "a file"),
+        ("SELECT * FROM a, a.items", "qualified name"),
+        ("SELECT * FROM a VERSION AS OF 3", "another version"),
+        ("SELECT * FROM a TIMESTAMP AS OF '2026-01-01'", "another version"),
+        ("SELECT " + "(" * 5_000 + "1" + ")" * 5_000, "too deeply"),
+        ("SELECT '" + "x" * STATEMENT_CHARS_MAX + "'", "over the bound"),
+    ],
+)
+def test_what_hides_acts_or_makes_no_sense_is_refused_with_the_reason(sql: str, reason: str) -> None:
+    """A table that is not seen here would not be pinned; code that runs here would not be a query."""
+    with pytest.raises(SqlRefused, match=reason):
+        read_statement(sql)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "--\\\nSELECT 1 /*\nDROP TABLE a -- */",
+        "/* /*+ */ DROP TABLE a -- */ SELECT 1",
+        "-- x\rDROP TABLE a /*\nSELECT 1 -- */",
+        "SELECT 1 /* a \r DROP TABLE a */",
+    ],
+)
+def test_comments_that_spark_ends_elsewhere_are_refused(sql: str) -> None:
+    """What is a comment to one reader and a statement to another may not pass."""
+    with pytest.raises(SqlRefused):
+        read_statement(sql)
+
+
+def test_a_long_chain_of_conditions_is_no_problem() -> None:
+    """Programs write such queries."""
+    sql = "SELECT * FROM a WHERE " + " OR ".join(f"x = {number}" for number in range(5_000))
+    assert read_statement(sql).tables == ("a",)
+
+
+# text, what is left, the bound in microseconds
+BOUNDS = [
+    ("SELECT 1", "SELECT 1", None),
+    ("SELECT * FROM a CURRENCY BOUND 10 MIN", "SELECT * FROM a", 600_000_000),
+    ("SELECT * FROM a currency Bound 10 min ;", "SELECT * FROM a", 600_000_000),
+    ("SELECT * FROM a CURRENCY BOUND 0 SEC", "SELECT * FROM a", 0),
+    ("SELECT * FROM a CURRENCY BOUND 250 MS", "SELECT * FROM a", 250_000),
+    ("SELECT * FROM a CURRENCY BOUND 1.5 SECONDS;;", "SELECT * FROM a", 1_500_000),
+    ("SELECT * FROM a CURRENCY BOUND 1 SECOND -- fresh", "SELECT * FROM a", 1_000_000),
+    ("SELECT * FROM a CURRENCY /* x */ BOUND /* y */ 2 /* z */ MINUTES", "SELECT * FROM a", 120_000_000),
+    ("SELECT * FROM a\nCURRENCY BOUND\n3 HOURS", "SELECT * FROM a", 10_800_000_000),
+    ("SELECT * FROM a CURRENCY BOUND 1 DAY", "SELECT * FROM a", 86_400_000_000),
+    ("SELECT * FROM a CURRENCY BOUND 2 DAYS", "SELECT * FROM a", 172_800_000_000),
+    ("SELECT * FROM a CURRENCY BOUND 10MIN", "SELECT * FROM a", 600_000_000),
+    ("SELECT * FROM a CURRENCY BOUND 2D", "SELECT * FROM a", 172_800_000_000),
+    ("SELECT 'ü€😀' FROM a CURRENCY BOUND 1 SEC", "SELECT 'ü€😀' FROM a", 1_000_000),
+    ("SELECT 'CURRENCY BOUND 10 MIN'", "SELECT 'CURRENCY BOUND 10 MIN'", None),
+    ("SELECT 1 -- CURRENCY BOUND 10 MIN", "SELECT 1 -- CURRENCY BOUND 10 MIN", None),
+    ("SELECT 1 /* CURRENCY BOUND 10 MIN */", "SELECT 1 /* CURRENCY BOUND 10 MIN */", None),
+    ("SELECT 'CURRENCY BOUND 1 MIN' CURRENCY BOUND 2 MIN", "SELECT 'CURRENCY BOUND 1 MIN'", 120_000_000),
+    ("SELECT * FROM a JOIN currency bound", "SELECT * FROM a JOIN currency bound", None),
+    ("SELECT currency bound FROM a", "SELECT currency bound FROM a", None),
+    ("SELECT `currency` `bound` FROM a", "SELECT `currency` `bound` FROM a", None),
+    ("", "", None),
+]
+
+
+@pytest.mark.parametrize(("sql", "rest", "bound_us"), BOUNDS)
+def test_a_currency_bound_is_cut_off_the_end(sql: str, rest: str, bound_us: int | None) -> None:
+    """The clause counts where it is a clause: at the end, outside strings and comments."""
+    assert split_currency(sql) == (rest, bound_us)
+
+
+@pytest.mark.parametrize("clause", ["3 FORTNIGHTS", "-5 SEC", "- 5 SEC", "5", "? SEC", "'5' SEC", "'5s'", "90000 DAYS"])
+def test_a_currency_bound_that_is_no_duration_is_refused(clause: str) -> None:
+    """A misread bound would be a silently stale answer."""
+    with pytest.raises(BadFreshness, match="CURRENCY BOUND"):
+        split_currency(f"SELECT 1 CURRENCY BOUND {clause}")
+
+
+@pytest.mark.parametrize("sql", ["SELECT * FROM (SELECT 1 CURRENCY BOUND 1 SEC) x", "SELECT 1 CURRENCY BOUND 1 SEC LIMIT 3", "SELECT 1 CURRENCY BOUND 1 SEC; SELECT 2"])
+def test_a_currency_bound_in_the_middle_is_refused(sql: str) -> None:
+    """One query has one freshness."""
+    with pytest.raises(SqlRefused, match="end of the statement"):
+        split_currency(sql)
+
+
+def test_an_insert_names_its_table_columns_and_values() -> None:
+    """Placeholders are counted over all rows."""
+    assert insert_statement("INSERT INTO Sale VALUES (?, 2, ?), (3, ?, (?)) ;") == InsertStatement(
+        table="sale", columns=None, rows=((Placeholder(0), 2, Placeholder(1)), (3, Placeholder(2), Placeholder(3))), placeholders=4
+    )
+    assert insert_statement("insert into table `sale` (Sku, `odd name`) values (?, ?)") == InsertStatement(
+        table="sale", columns=("Sku", "odd name"), rows=((Placeholder(0), Placeholder(1)),), placeholders=2
+    )
+
+
+@pytest.mark.parametrize("sql", ["SELECT 1", "", "DELETE FROM a", "WITH c AS (SELECT 1) INSERT INTO a SELECT * FROM c", "FROM a INSERT INTO b SELECT *"])
+def test_what_does_not_begin_with_insert_is_no_insert(sql: str) -> None:
+    """Those go to the query path, which refuses what it must."""
+    assert insert_statement(sql) is None
+
+
+@pytest.mark.parametrize(
+    ("literal", "value"),
+    [
+        ("0", 0),
+        ("12", 12),
+        ("-12", -12),
+        ("- 12", -12),
+        ("+12", 12),
+        ("12L", 12),
+        ("-12S", -12),
+        ("12Y", 12),
+        ("1" * 30, int("1" * 30)),
+        ("1.5", Decimal("1.5")),
+        ("-.5", Decimal("-0.5")),
+        ("1.50BD", Decimal("1.50")),
+        ("1e3", 1000.0),
+        ("1.5D", 1.5),
+        ("-2F", -2.0),
+        ("'text'", "text"),
+        ('"text"', "text"),
+        ("''", ""),
+        ("'it''s'", "it's"),
+        ("'a''''b'''", "a''b'"),
+        ('"say ""x"""', 'say "x"'),
+        ("'it\\'s'", "it's"),
+        ("'a\\nb\\\\'", "a\nb\\"),
+        ("'\\u00e9\\%'", "é\\%"),
+        ("r'a\\n'", "a\\n"),
+        ("'a' 'b'", "ab"),
+        ("'INSERT INTO x; ?'", "INSERT INTO x; ?"),
+        ("NULL", None),
+        ("TRUE", True),
+        ("false", False),
+        ("X'0aFF'", b"\x0a\xff"),
+        ("X'aff'", b"\x0a\xff"),
+        ("X''", b""),
+        ("DATE '2026-01-31'", dt.date(2026, 1, 31)),
+        ("TIMESTAMP '2026-01-31 12:30:00'", dt.datetime(2026, 1, 31, 12, 30)),
+        ("TIMESTAMP '2026-01-31T12:30:00.5'", dt.datetime(2026, 1, 31, 12, 30, 0, 500_000)),
+        ("TIMESTAMP '2026-01-31 12:30:00Z'", dt.datetime(2026, 1, 31, 12, 30, tzinfo=dt.UTC)),
+        ("TIMESTAMP '2026-01-31 12:30:00+02:00'", dt.datetime(2026, 1, 31, 10, 30, tzinfo=dt.UTC)),
+        ("TIMESTAMP '2026-01-31'", dt.datetime(2026, 1, 31)),
+        ("TIMESTAMP_NTZ '2026-01-31 12:30:00'", dt.datetime(2026, 1, 31, 12, 30)),
+    ],
+)
+def test_a_literal_becomes_the_value_it_stands_for(literal: str, value: Any) -> None:
+    """The type matters as much as the value: 1.5 is exact, 1e3 is not."""
+    statement = insert_statement(f"INSERT INTO a VALUES ({literal})")
+    assert statement is not None
+    assert statement.rows == ((value,),)
+    assert type(statement.rows[0][0]) is type(value)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "INSERT INTO a SELECT * FROM b",
+        "INSERT INTO a TABLE b",
+        "INSERT INTO a FROM b SELECT *",
+        "INSERT OVERWRITE a VALUES (1)",
+        "INSERT OVERWRITE TABLE a SELECT 1",
+        "INSERT OVERWRITE DIRECTORY '/x' SELECT 1",
+        "INSERT INTO a PARTITION (x = 1) VALUES (2)",
+        "INSERT INTO a BY NAME SELECT 1 AS x",
+        "INSERT INTO a REPLACE WHERE x = 1 VALUES (1)",
+        "INSERT INTO a DEFAULT VALUES",
+        "INSERT INTO a VALUES (1) ON CONFLICT DO NOTHING",
+        "INSERT INTO a VALUES (1) RETURNING x",
+        "INSERT INTO a AS b VALUES (1)",
+        "INSERT INTO a VALUES (1); DELETE FROM a",
+        "INSERT INTO shop.a VALUES (1)",
+        "INSERT INTO parquet.`/x` VALUES (1)",
+        "INSERT INTO IDENTIFIER('a') VALUES (1)",
+        "INSERT INTO a () VALUES (1)",
+        "INSERT INTO a (x, X) VALUES (1, 2)",
+        "INSERT INTO a (x, y) VALUES (1)",
+        "INSERT INTO a (x, y) VALUES (1, 2), (3)",
+        "INSERT INTO a VALUES (1, 2), (3)",
+        "INSERT INTO a VALUES (:name)",
+        "INSERT INTO a VALUES (DEFAULT)",
+        "INSERT INTO a VALUES (1 + 1)",
+        "INSERT INTO a VALUES (now())",
+        "INSERT INTO a VALUES (current_timestamp)",
+        "INSERT INTO a VALUES (x)",
+        "INSERT INTO a VALUES (CAST('1' AS INT))",
+        "INSERT INTO a VALUES (CAST(1.55 AS DECIMAL(2, 1)))",
+        "INSERT INTO a VALUES ('1'::INT)",
+        "INSERT INTO a VALUES (array(1, 2))",
+        "INSERT INTO a VALUES (INTERVAL 1 DAY)",
+        "INSERT INTO a VALUES ((SELECT 1))",
+        "INSERT INTO a VALUES (-'x')",
+        "INSERT INTO a VALUES (-TRUE)",
+        "INSERT INTO a VALUES (concat('a', 1))",
+        "INSERT INTO a VALUES (DATE '2026-02-30')",
+        "INSERT INTO a VALUES (DATE 'today')",
+        "INSERT INTO a VALUES (TIMESTAMP '2026-01-31 25:00:00')",
+        "INSERT INTO a VALUES (TIMESTAMP '2026-01-31 12:00:00 Europe/Paris')",
+        "INSERT INTO a VALUES (TIMESTAMP_NTZ '2026-01-31 12:00:00Z')",
+        "INSERT INTO a VALUES (X'zz')",
+        "INSERT INTO a VALUES (1) CURRENCY BOUND 1 SEC",
+        "INSERT INTO a VALUES",
+        "INSERT",
+    ],
+)
+def test_any_other_insert_is_refused(sql: str) -> None:
+    """Only scalar values go to a producer; what would have to be computed, nobody here computes."""
+    with pytest.raises(SqlRefused) as caught:
+        insert_statement(sql)
+    assert caught.value.context["way_out"].endswith(".")
