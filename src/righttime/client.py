@@ -17,15 +17,16 @@ import pyarrow as pa
 from righttime.catalyst.mover import Adopted, Bypass, Declared
 from righttime.catalyst.policies import Immediate, Policy
 from righttime.catalyst.producer import Producer
-from righttime.changes.clock import Clock
+from righttime.changes.clock import Clock, SystemClock
 from righttime.changes.durations import Duration, duration_us
 from righttime.changes.schema import TableSchema, declare_table
-from righttime.errors import BadSetting, BadTable, NotAWarehouse, ReceiptUnknown, TableExists, UnknownTable, WarehouseClosed
+from righttime.errors import BadSource, BadTable, NotAWarehouse, ReceiptUnknown, TableExists, UnknownTable, WarehouseClosed
 from righttime.ledger.receipts import Receipt, Verification
 from righttime.ledger.sqlite import Loss
 from righttime.query import dbapi
 from righttime.query.answer import Answer
 from righttime.query.statement import read_statement
+from righttime.reading import ReadingEngine
 from righttime.service import Engine, acquire_engine, release_engine
 from righttime.settings import load_settings
 from righttime.status import Status, status_of
@@ -37,32 +38,38 @@ PathText = str | PathLike[str]
 def open(path: PathText, *, create: bool = True, read_only: bool = False, clock: Clock | None = None, **settings: Any) -> "Warehouse":
     """Open the warehouse in a folder, making a new one if the folder is new or empty.
 
-    Settings may be given by name; see docs/reference/settings.md. Raises `WarehouseLocked` if another process writes to it.
+    Settings may be given by name; see docs/reference/settings.md. Raises `WarehouseLocked` if another process writes to it; with `read_only=True`
+    it opens all the same, and answers at the newest durable state.
     """
-    return Warehouse(_engine(path, create=create, clock=clock, settings=settings))
+    folder = _folder(path)
+    if read_only:
+        return Warehouse(ReadingEngine(folder, settings=load_settings(**settings), clock=clock or SystemClock()))
+    return Warehouse(acquire_engine(folder, settings=load_settings(**settings), clock=clock, create=create))
 
 
-def connect(target: "PathText | Warehouse", *, name: str | None = None, policy: Policy | None = None, wait: Duration | None = None, **settings: Any) -> dbapi.Connection:
+def connect(
+    target: "PathText | Warehouse", *, name: str | None = None, policy: Policy | None = None, wait: Duration | None = None, **settings: Any
+) -> dbapi.Connection:
     """Return a PEP 249 connection to the warehouse in a folder, or to an open one."""
     if isinstance(target, Warehouse):
         return dbapi.connect(target, name=name, policy=policy, wait=wait)
     return dbapi.connect(target, opener=open, name=name, policy=policy, wait=wait, **settings)
 
 
-def _engine(path: PathText, *, create: bool, clock: Clock | None, settings: dict[str, Any]) -> Engine:
+def _folder(path: PathText) -> Path:
     text = fspath(path)
     if "://" in text:
         raise NotAWarehouse(path=text, reason="this version opens folders; services and PostgreSQL warehouses come later")
     if not text:
         raise NotAWarehouse(path="''", reason="the path is empty")
-    return acquire_engine(Path(text).expanduser().resolve(), settings=load_settings(**settings), clock=clock, create=create)
+    return Path(text).expanduser().resolve()
 
 
 class Warehouse:
     """An open warehouse. Safe to use from any thread; close it, or use it in a `with` block."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._shared: Engine | None = engine
+    def __init__(self, engine: Engine | ReadingEngine) -> None:
+        self._shared: Engine | ReadingEngine | None = engine
         self._path = engine.folder
         self._producers: list[Producer] = []
 
@@ -80,7 +87,7 @@ class Warehouse:
         if_not_exists: bool = False,
     ) -> TableSchema:
         """Declare a table: columns as Spark DDL or a pyarrow schema. With `in_memory=False` its rows go straight to the warehouse at commit."""
-        engine = self._engine
+        engine = self._writer("create a table")
         schema = declare_table(name, columns, keys=keys, partition_by=partition_by, comment=comment, in_memory=in_memory)
         with engine.declarations:
             known = engine.schemas.get(schema.name)
@@ -88,7 +95,7 @@ class Warehouse:
                 if known != schema:
                     raise BadTable(table=name, reason=f"it exists with other columns or options: {known.ddl()}")
                 return known
-            self._refuse_taken(schema.name)
+            _refuse_taken(engine, schema.name)
             version = engine.store.create(schema)
             engine.mover.declare(Declared(table=schema, version=version))
             engine.schemas[schema.name] = schema
@@ -96,39 +103,38 @@ class Warehouse:
 
     def create_view(self, name: str, query: str) -> None:
         """Declare a view: a name that stands for a query over tables and other views."""
-        engine = self._engine
+        engine = self._writer("create a view")
         checked = declare_table(name, "placeholder INT").name
         with engine.declarations:
-            self._refuse_taken(checked)
+            _refuse_taken(engine, checked)
             statement = read_statement(query)
             engine.consumer.plan(statement)
             engine.mover.declare(Declared(view=(checked, statement.text)))
             engine.views[checked] = statement.text
 
-    def _refuse_taken(self, name: str) -> None:
-        if name in self._engine.schemas or name in self._engine.views:
-            raise TableExists(table=name)
-
     def schema(self, table: str) -> TableSchema:
         """Return a table's declaration."""
-        found = self._engine.schemas.get(table.lower())
-        if found is None:
-            raise UnknownTable(table=table, known=", ".join(self.tables()) or "none")
-        return found
+        with self._engine.reading() as parts:
+            found = parts.schemas.get(table.lower())
+            if found is None:
+                raise UnknownTable(table=table, known=", ".join(sorted(parts.schemas)) or "none")
+            return found
 
     def tables(self) -> list[str]:
         """Return the names of the tables."""
-        return sorted(self._engine.schemas)
+        with self._engine.reading() as parts:
+            return sorted(parts.schemas)
 
     def views(self) -> dict[str, str]:
         """Return the views and their queries."""
-        return dict(self._engine.views)
+        with self._engine.reading() as parts:
+            return dict(parts.views)
 
     # -- loading -----------------------------------------------------------------------------------------------------
 
     def producer(self, *, name: str | None = None, policy: Policy | None = None) -> Producer:
         """Open a producer. `name` is the source that receipts show; give one that stays the same from run to run."""
-        engine = self._engine
+        engine = self._writer("open a producer")
         with engine.declarations:
             source = name if name is not None else engine.free_source()
             producer = Producer(_checked_source(source), policy=Immediate() if policy is None else policy, loading=engine.loading)
@@ -137,7 +143,7 @@ class Warehouse:
 
     def materialize(self, *tables: str, wait: Duration | None = None) -> int:
         """Store the committed rows of the named tables, or of all, and return the state. Lazy producers deliver first."""
-        engine = self._engine
+        engine = self._writer("materialize")
         names = [self.schema(table).name for table in tables] or self.tables()
         wait_s = engine.settings.wait_s if wait is None else duration_us(wait, what="wait") / 1e6
         # Everything that was committed with those rows has to be here too, or a crash could keep half of a commit.
@@ -146,7 +152,7 @@ class Warehouse:
 
     def adopt(self, table: str) -> int:
         """Take over what another Delta writer did to a table, as one commit of the source `delta.<table>`; return the state."""
-        engine = self._engine
+        engine = self._writer("adopt a version")
         schema = self.schema(table)
         version = engine.store.newest_version(schema)
         if version == engine.catalyst.table(schema.name).version:
@@ -176,7 +182,8 @@ class Warehouse:
         Waits at most `wait` for lazy producers, then raises `FreshnessUnavailable`, or with `on_late="answer"` gives the stale answer and says so
         in the receipt. `as_of` asks for the exact cut at a time instead. `CURRENCY BOUND 10 MIN` at the end of the text is the same as `freshness`.
         """
-        return self._engine.consumer.sql(query, freshness=freshness, wait=wait, on_late=on_late, as_of=as_of, parameters=parameters or ())
+        with self._engine.reading() as parts:
+            return parts.consumer.sql(query, freshness=freshness, wait=wait, on_late=on_late, as_of=as_of, parameters=parameters or ())
 
     def read(
         self,
@@ -189,34 +196,37 @@ class Warehouse:
         as_of: datetime | int | None = None,
     ) -> Answer:
         """Answer with a whole table under the same contract as `sql`, without Spark."""
-        return self._engine.consumer.read(table, columns=columns, freshness=freshness, wait=wait, on_late=on_late, as_of=as_of)
+        with self._engine.reading() as parts:
+            return parts.consumer.read(table, columns=columns, freshness=freshness, wait=wait, on_late=on_late, as_of=as_of)
 
     # -- receipts ----------------------------------------------------------------------------------------------------
 
     def receipt(self, receipt_id: str) -> Receipt:
         """Return a stored receipt; the first characters of its id are enough if they are unambiguous."""
-        engine = self._engine
-        found = engine.ledger.receipt(receipt_id)
+        ledger = self._engine.ledger
+        found = ledger.receipt(receipt_id)
         if found is None:
-            near = [known for known in engine.ledger.receipts(limit=1000) if receipt_id and known.receipt_id.startswith(receipt_id)]
+            near = [known for known in ledger.receipts(limit=1000) if receipt_id and known.receipt_id.startswith(receipt_id)]
             if len(near) != 1:
                 raise ReceiptUnknown(receipt=receipt_id)
             found = near[0]
-        return found.bound(engine.verifier.verify)
+        return found.bound(self.verify)
 
     def receipts(self, *, limit: int = 100) -> list[Receipt]:
         """Return the newest receipts, newest first."""
-        return [receipt.bound(self._engine.verifier.verify) for receipt in self._engine.ledger.receipts(limit=limit)]
+        return [receipt.bound(self.verify) for receipt in self._engine.ledger.receipts(limit=limit)]
 
     def verify(self, receipt: Receipt | str) -> Verification:
         """Verify a receipt that somebody handed over, as an object or as JSON; a changed one raises `ReceiptForged`."""
-        return self._engine.verifier.verify(Receipt.from_json(receipt) if isinstance(receipt, str) else receipt)
+        with self._engine.reading() as parts:
+            return parts.verifier.verify(Receipt.from_json(receipt) if isinstance(receipt, str) else receipt)
 
     # -- care --------------------------------------------------------------------------------------------------------
 
     def status(self) -> Status:
         """Return what is where: rows hot and stored, lag, bounds used, producers, log."""
-        return status_of(self._engine)
+        with self._engine.reading() as parts:
+            return status_of(parts, folder=self._path, settings=self._engine.settings)
 
     def losses(self) -> list[Loss]:
         """Return the commits that crashes have taken, oldest first."""
@@ -224,7 +234,7 @@ class Warehouse:
 
     def gc(self) -> dict[str, Collected]:
         """Remove files that no version in use needs, and leftovers of crashes; return what went, by table."""
-        return self._engine.collect()
+        return self._writer("collect files").collect()
 
     @property
     def path(self) -> Path:
@@ -237,10 +247,21 @@ class Warehouse:
         return self._engine.spark.session()
 
     @property
-    def _engine(self) -> Engine:
+    def read_only(self) -> bool:
+        """Whether this handle only reads."""
+        return isinstance(self._shared, ReadingEngine)
+
+    @property
+    def _engine(self) -> Engine | ReadingEngine:
         if self._shared is None:
             raise WarehouseClosed(path=str(self._path))
         return self._shared
+
+    def _writer(self, action: str) -> Engine:
+        engine = self._engine
+        if isinstance(engine, ReadingEngine):
+            raise engine.refuse(action)
+        return engine
 
     def close(self) -> None:
         """Close the producers opened here and, with the last handle, the warehouse; everything committed stays."""
@@ -252,7 +273,10 @@ class Warehouse:
                 producer.close()
         finally:
             self._shared = None
-            release_engine(engine)
+            if isinstance(engine, ReadingEngine):
+                engine.close()
+            else:
+                release_engine(engine)
 
     def __enter__(self) -> "Warehouse":
         return self
@@ -264,7 +288,12 @@ class Warehouse:
         return f"<Warehouse {self._path}{' (closed)' if self._shared is None else ''}>"
 
 
-def _checked_source(name: str) -> str:
+def _refuse_taken(engine: Engine, name: str) -> None:
+    if name in engine.schemas or name in engine.views:
+        raise TableExists(table=name)
+
+
+def _checked_source(name: object) -> str:
     if not isinstance(name, str) or not name.strip() or len(name.encode()) > 190:
-        raise BadSetting(name="name", reason=f"{name!r} is no name for a producer: 1 to 190 bytes of text")
+        raise BadSource(source=name, reason="a name is 1 to 190 bytes of text")
     return name

@@ -12,12 +12,14 @@
     │   ├── BadFreshness         freshness.bad
     │   ├── BadPolicy            policy.bad
     │   ├── BadSetting           setting.bad
+    │   ├── BadSource            source.bad
     │   ├── SqlRefused           sql.refused
     │   └── SqlFailed            sql.failed
     ├── ContractError            the answer that was asked for cannot be given
     │   ├── FreshnessUnavailable freshness.unavailable   (retryable)
     │   ├── AsOfUnavailable      as_of.unavailable
     │   ├── LeaseExpired         lease.expired           (retryable)
+    │   ├── TooManySnapshots     snapshot.too_many       (retryable)
     │   └── AnswerTooLarge       answer.too_large
     ├── CommitError              a commit did not happen, or nobody can say whether it did
     │   ├── CatalystFull         catalyst.full           (retryable)
@@ -35,6 +37,7 @@
     │   └── JavaMissing          java.missing
     └── ReceiptError
         ├── ReceiptForged        receipt.forged
+        ├── ReceiptUnbound       receipt.unbound
         └── ReceiptUnknown       receipt.unknown
 
 A class's docstring is its message: a format string over the error's context. Its last sentence is the way out.
@@ -135,6 +138,12 @@ class BadSetting(InputError):
     code = "setting.bad"
 
 
+class BadSource(InputError):
+    """Source {source!r} cannot be used: {reason}. Name the producer otherwise, or close the other one."""
+
+    code = "source.bad"
+
+
 class SqlRefused(InputError):
     """This statement is not accepted here: {reason}. {way_out}"""
 
@@ -174,6 +183,13 @@ class LeaseExpired(ContractError):
     retryable = True
 
 
+class TooManySnapshots(ContractError):
+    """{held} snapshots are held already, which is the bound. Let queries finish, then ask again."""
+
+    code = "snapshot.too_many"
+    retryable = True
+
+
 class AnswerTooLarge(ContractError):
     """The answer has {size} bytes, over the bound {bound} (answer_bytes_max). Aggregate or filter more, or raise the bound."""
 
@@ -195,14 +211,16 @@ class CatalystFull(CommitError):
 
 
 class LogFull(CommitError):
-    """The write-ahead log holds {used} bytes, over the bound {bound} (log_bytes_max). Materialize to empty it, or raise the bound; the transaction is as it was."""
+    """The write-ahead log holds {used} bytes, over the bound {bound} (log_bytes_max).
+    Materialize to empty it, or raise the bound; the transaction is as it was."""
 
     code = "log.full"
     retryable = True
 
 
 class CommitFailed(CommitError):
-    """The commit of source {source!r} failed in step {step!r}: {reason}. Nothing of it is visible and the transaction is as it was; commit again or roll back."""
+    """The commit of source {source!r} failed in step {step!r}: {reason}.
+    Nothing of it is visible and the transaction is as it was; commit again or roll back."""
 
     code = "commit.failed"
     retryable = True
@@ -258,7 +276,8 @@ class WarehouseDamaged(WarehouseError):
 
 
 class ForeignCommit(WarehouseError):
-    """Table {table!r} was changed by another Delta writer (version {found}, the ledger knows {known}). Take the change over with Warehouse.adopt({table!r}), or restore version {known}."""
+    """Table {table!r} was changed by another Delta writer (version {found}, the ledger knows {known}).
+    Take the change over with Warehouse.adopt({table!r}), or restore version {known}."""
 
     code = "warehouse.foreign_commit"
 
@@ -279,6 +298,12 @@ class ReceiptForged(ReceiptError):
     """Receipt {receipt!r} was not issued by this warehouse in this form: {reason}. Ask the one who gave it for the original."""
 
     code = "receipt.forged"
+
+
+class ReceiptUnbound(ReceiptError):
+    """Receipt {receipt!r} is not bound to an open warehouse. Open the warehouse and call Warehouse.verify(receipt)."""
+
+    code = "receipt.unbound"
 
 
 class ReceiptUnknown(ReceiptError):

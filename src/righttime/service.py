@@ -8,7 +8,8 @@ Promise: one engine per folder and process; it recovers on open, keeps everythin
 import atexit
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from righttime.catalyst.images import Images
+from righttime.catalyst.keeper import Keeper
 from righttime.catalyst.log import WriteAheadLog
 from righttime.catalyst.mover import Mover
 from righttime.catalyst.producer import Loading
@@ -25,6 +27,7 @@ from righttime.changes.clock import Clock, SystemClock, TimeAuthority
 from righttime.changes.schema import TableSchema
 from righttime.ledger.pins import PinTable
 from righttime.ledger.sqlite import Ledger
+from righttime.ledger.state import State
 from righttime.ledger.trace import CommitTrace
 from righttime.pipeline.spark import SparkOwner
 from righttime.query.consumer import Consumer
@@ -62,9 +65,11 @@ class Engine:
         self.trace = CommitTrace.open(folder)
         self.wal = WriteAheadLog(folder / "log", settings=settings)
         self.catalyst = Catalyst(settings=settings, clock=clock, authority=TimeAuthority(clock), trace=self.trace)
-        self.recovered = recover(self.catalyst, ledger=ledger, store=self.store, wal=self.wal, trace=self.trace, schemas=self.schemas)
+        state = ledger.newest_state()
+        self.recovered = recover(self.catalyst, ledger=ledger, store=self.store, wal=self.wal, trace=self.trace, schemas=self.schemas, state=state)
         self.images = Images(self.catalyst, settings=settings, folder=folder)
         self.mover = Mover(self.catalyst, ledger, self.store, self.wal, schemas=self.schemas, settings=settings)
+        self.keeper = Keeper(self.catalyst, materialize=self.mover.materialize, settings=settings)
         self.pins = PinTable(pins_max=_PINS_MAX)
         self.declarations = threading.RLock()
         self.spark = SparkOwner(settings)
@@ -85,7 +90,7 @@ class Engine:
             drop_files=self.store.discard,
             own_query=self.consumer.sql,
         )
-        log.info("warehouse.opened", path=str(folder), state=self.recovered.state.number, replayed=self.recovered.rows_replayed, lost=len(self.recovered.losses))
+        log.info("warehouse.opened", path=str(folder), state=self.recovered.state.number, replayed=self.recovered.rows_replayed)
 
     def _known_batch(self, source: str, batch_id: str) -> Any:
         found = self.ledger.batch(source, batch_id)
@@ -99,6 +104,16 @@ class Engine:
     def _read_files(self, table: TableSchema, files: Sequence[DataFile]) -> pa.Table:
         paths = [self.store.path_of(table, file) for file in files]
         return ds.dataset(paths, schema=table.columns, format="parquet").to_table() if paths else table.columns.empty_table()
+
+    @property
+    def state(self) -> State:
+        """The newest durable state."""
+        return self.mover.durable
+
+    @contextmanager
+    def reading(self) -> Iterator["Engine"]:
+        """Give the parts that queries need; a writer's are always the newest."""
+        yield self
 
     def free_source(self) -> str:
         """Return a name for a producer that was given none; names are used again, so that sources do not pile up."""
@@ -124,6 +139,7 @@ class Engine:
 
     def close(self) -> None:
         """Make everything committed durable and let go of the folder."""
+        self.keeper.stop()
         try:
             self.mover.make_safe()
         finally:

@@ -35,6 +35,10 @@ class Settings(BaseSettings):
     policy_poll_s: float = Field(0.5, gt=0, description="How often a flush policy is asked while committed rows are unflushed.")
     producer_lease_s: float = Field(5.0, gt=0, description="A producer with unflushed rows that is silent for this long counts as dead.")
 
+    # Materialization without being told.
+    materialize_rows: int = Field(0, ge=0, description="Store a table's hot rows in the background once it has this many; 0 = only when told.")
+    materialize_every_s: float = Field(0.0, ge=0, description="Store all hot rows in the background this often; 0 = only when told.")
+
     # The write-ahead log.
     log_bytes_max: int = Field(4096 * MIB, ge=1, description="Bytes the write-ahead log may hold before a logged commit fails.")
     log_file_bytes: int = Field(64 * MIB, ge=1, description="Size at which a log file is closed and the next one begun.")

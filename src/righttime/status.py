@@ -6,10 +6,13 @@ Promise: reads memory only; starts no Spark and waits for nobody.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.table import MemoryTable
+from righttime.reading import Parts
 from righttime.service import Engine
+from righttime.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +57,23 @@ class Status:
     commits_lost: int
 
 
-def status_of(engine: Engine) -> Status:
-    """Read the status of an engine."""
-    catalyst = engine.catalyst
-    losses = engine.ledger.losses()
+def status_of(parts: Engine | Parts, *, folder: Path, settings: Settings) -> Status:
+    """Read the status of a writer's engine or of a reader's parts."""
+    catalyst = parts.catalyst
+    losses = parts.ledger.losses()
     with catalyst.lock:
         now_us = catalyst.authority.read_us()
         return Status(
-            path=str(engine.folder),
+            path=str(folder),
             state=catalyst.head.number,
-            state_durable=engine.mover.durable.number,
+            state_durable=parts.state.number,
             tables=tuple(_table(table, now_us) for _, table in sorted(catalyst.tables.items())),
             producers=_producers(catalyst, now_us),
             rows_unsafe=sum(catalyst.head.rows.values()),
-            log_bytes=engine.wal.bytes_held(),
-            log_bytes_max=engine.settings.log_bytes_max,
-            memory_bytes_max=engine.settings.memory_bytes_max,
-            spill_bytes_max=engine.settings.spill_bytes_max,
+            log_bytes=parts.wal.bytes_held(),
+            log_bytes_max=settings.log_bytes_max,
+            memory_bytes_max=settings.memory_bytes_max,
+            spill_bytes_max=settings.spill_bytes_max,
             queries=len(catalyst.leases),
             commits_lost=sum(loss.last - loss.first + 1 for loss in losses),
         )
@@ -78,7 +81,11 @@ def status_of(engine: Engine) -> Status:
 
 def _table(table: MemoryTable, now_us: int) -> TableStatus:
     rows_hot = table.rows_hot()
-    oldest = [lane.times.time_of(part.piece.id_at(part.start)) for lane in table.lanes.values() for part in list(lane.slices(lane.stored_id + 1, lane.times.committed_id))[:1]]
+    oldest = [
+        lane.times.time_of(part.piece.id_at(part.start))
+        for lane in table.lanes.values()
+        for part in list(lane.slices(lane.stored_id + 1, lane.times.committed_id))[:1]
+    ]
     return TableStatus(
         table.name, table.version, table.rows_stored, rows_hot, table.bytes_memory, table.bytes_spilled, max(now_us - min(oldest), 0) / 1e6 if oldest else 0.0
     )

@@ -85,7 +85,7 @@ def test_the_wheel_serves_without_the_module_it_lacks(tmp_path: Path, wheel: Pat
 
     home = java.find_java(environment)
 
-    command = [home / "bin" / "java", "-Xmx1g", "--add-modules=jdk.incubator.vector", "-Dname=two words", "$HOME *"]
+    command = [str(home / "bin" / "java"), "-Xmx1g", "--add-modules=jdk.incubator.vector", "-Dname=two words", "$HOME *"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "-Xmx1g -Dname=two words $HOME *\n"
     assert (home / "lib").resolve() == wheel / "lib"
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")}

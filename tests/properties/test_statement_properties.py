@@ -1,16 +1,46 @@
 """Laws of statement reading, for any query that a small grammar can write."""
 
+import contextlib
 import datetime as dt
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from righttime.errors import SqlRefused
+from righttime.errors import InputError, SqlRefused
 from righttime.query.statement import insert_statement, read_statement, split_currency
 
 NAMES = ["a", "b", "c", "Sale", "currency", "bound"]
+SHAPES = ["table", "first", "join", "derived", "in", "scalar", "union", "lateral", "with", "recursive", "parens", "noise"]
+UNITS_US = {"ms": 1_000, "Sec": 1_000_000, "MINUTES": 60_000_000, "hour": 3_600_000_000}
+WRITES = ["INSERT INTO a", "CREATE TABLE a AS", "CREATE OR REPLACE VIEW a AS", "CACHE TABLE a AS", "EXPLAIN", "SELECT 1;"]
+WORDS = [
+    *(
+        "SELECT",
+        "INSERT",
+        "INTO",
+        "VALUES",
+        "TABLE",
+        "FROM",
+        "WITH",
+        "RECURSIVE",
+        "AS",
+        "UNION",
+        "ALL",
+        "LIMIT",
+        "LATERAL",
+        "VIEW",
+        "WHERE",
+        "IN",
+        "JOIN",
+        "ON",
+    ),
+    *("CURRENCY", "BOUND", "MIN", "MAX", "RECURSION", "LEVEL", "OVERWRITE", "DEFAULT", "PIVOT", "FOR", "DATE", "CAST", "USING", "TRANSFORM", "NULL", "TRUE"),
+    *("a", "b", "`z`", "'x'", '"y"', "r'\\'", "X'1f'", "'open", "1", "2.5", "1e3", "10D"),
+    *("(", ")", ",", ".", ";", "?", "*", "-", "+", "=", "::", "|>", "--", "/*", "*/", "/*+", "\\", "\n", "\r"),
+]
 names = st.sampled_from(NAMES)
 Query = tuple[str, frozenset[str]]  # its text, and the tables it reads
 
@@ -23,7 +53,9 @@ def spelled(draw: Any, name: str) -> str:
 @st.composite
 def queries(draw: Any, scope: frozenset[str] = frozenset(), depth: int = 3) -> Query:
     """Draw a query together with its free names, which follow from how it is built: this is the model."""
-    shapes = ["table", "first"] if depth == 0 else ["table", "first", "join", "derived", "in", "scalar", "union", "lateral", "with", "recursive", "parens", "noise"]
+    shapes = (
+        ["table", "first"] if depth == 0 else ["table", "first", "join", "derived", "in", "scalar", "union", "lateral", "with", "recursive", "parens", "noise"]
+    )
     shape = draw(st.sampled_from(shapes))
     name = draw(names)
     reads = frozenset({name.lower()} - scope)
@@ -59,15 +91,18 @@ def test_a_query_reads_exactly_the_names_that_no_with_defines(query: Query) -> N
     assert read_statement(text).tables == tuple(sorted(reads))
 
 
-@given(query=queries(depth=2), amount=st.integers(0, 10_000), unit=st.sampled_from([("ms", 1_000), ("Sec", 1_000_000), ("MINUTES", 60_000_000), ("hour", 3_600_000_000)]))
-def test_a_bound_is_found_behind_any_query_and_nowhere_else(query: Query, amount: int, unit: tuple[str, int]) -> None:
+@given(query=queries(depth=2), amount=st.integers(0, 10_000), unit=st.sampled_from(sorted(UNITS_US)))
+def test_a_bound_is_found_behind_any_query_and_nowhere_else(query: Query, amount: int, unit: str) -> None:
     """The rest is the query, word for word."""
     text, _ = query
     assert split_currency(text) == (text, None)
-    assert split_currency(f"{text}\nCurrency Bound {amount} {unit[0]} ;") == (text, amount * unit[1])
+    assert split_currency(f"{text}\nCurrency Bound {amount} {unit} ;") == (text, amount * UNITS_US[unit])
 
 
-@given(query=queries(depth=2), write=st.sampled_from(["INSERT INTO a", "CREATE TABLE a AS", "CREATE OR REPLACE VIEW a AS", "CACHE TABLE a AS", "EXPLAIN", "SELECT 1;"]))
+@given(
+    query=queries(depth=2),
+    write=st.sampled_from(WRITES),
+)
 def test_no_query_makes_a_write_acceptable(query: Query, write: str) -> None:
     """What a statement does is decided by its verb, however harmless the rest is."""
     try:
@@ -77,14 +112,13 @@ def test_no_query_makes_a_write_acceptable(query: Query, write: str) -> None:
     raise AssertionError("a statement that writes was accepted")
 
 
-@given(text=st.text(max_size=60))
+@given(text=st.text(max_size=40) | st.lists(st.sampled_from(WORDS), max_size=14).map(" ".join))
 def test_any_text_is_read_or_refused(text: str) -> None:
     """Nothing but a coded error comes out of nonsense."""
-    for reader in (read_statement, insert_statement, split_currency):
-        try:
+    readers: list[Callable[[str], object]] = [read_statement, insert_statement, split_currency]
+    for reader in readers:
+        with contextlib.suppress(InputError):
             reader(text)
-        except SqlRefused:
-            pass
 
 
 def written(value: Any, *, double: bool) -> str:
@@ -118,7 +152,8 @@ VALUES = st.one_of(
     st.decimals(allow_nan=False, allow_infinity=False, places=3, min_value=-(10**6), max_value=10**6),
     st.floats(allow_nan=False, allow_infinity=False),
     st.dates(min_value=dt.date(1000, 1, 1)),
-    st.datetimes(min_value=dt.datetime(1000, 1, 1), timezones=st.none() | st.just(dt.UTC)),
+    st.datetimes(min_value=dt.datetime(1000, 1, 1)),
+    st.datetimes(min_value=dt.datetime(1000, 1, 1), timezones=st.just(dt.UTC)),
 )
 
 

@@ -98,7 +98,9 @@ def test_freshness_comes_from_the_argument_or_from_the_text() -> None:
     assert made(bound_us=0).freshness_us == 0
 
 
-@pytest.mark.parametrize("twice", [{"freshness": "5s", "bound_us": 1}, {"freshness": 0, "bound_us": 0}, {"as_of": 5, "freshness": "0s"}, {"as_of": 5, "bound_us": 0}])
+@pytest.mark.parametrize(
+    "twice", [{"freshness": "5s", "bound_us": 1}, {"freshness": 0, "bound_us": 0}, {"as_of": 5, "freshness": "0s"}, {"as_of": 5, "bound_us": 0}]
+)
 def test_a_wish_said_twice_is_refused(twice: dict[str, Any]) -> None:
     """Two freshnesses, or a freshness and an exact cut, cannot both be kept."""
     with pytest.raises(BadFreshness):

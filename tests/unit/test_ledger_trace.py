@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from righttime.errors import InputError
+from righttime.errors import BadSource
 from righttime.ledger.trace import CommitTrace
 
 
@@ -46,7 +46,7 @@ def test_the_trace_grows_with_its_sources_up_to_the_bound(tmp_path: Path) -> Non
     for number, slot in enumerate(slots.values(), start=1):
         trace.record(slot, number, number, number)
 
-    with pytest.raises(InputError):
+    with pytest.raises(BadSource):
         trace.slot("one more")
     assert CommitTrace.open(tmp_path).read() == {f"s{number}": (number + 1,) * 3 for number in range(300)}
 
@@ -69,7 +69,7 @@ def test_a_released_slot_goes_to_another_source_without_its_notes(tmp_path: Path
 @pytest.mark.parametrize("name", ["", "x" * 191, "ü" * 96])
 def test_a_name_that_does_not_fit_is_refused(tmp_path: Path, name: str) -> None:
     """The name of a source has 1 to 190 bytes."""
-    with pytest.raises(InputError):
+    with pytest.raises(BadSource):
         CommitTrace.open(tmp_path).slot(name)
 
 

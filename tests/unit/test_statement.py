@@ -1,99 +1,15 @@
 """Statements: what they read, what they insert, and what is refused before an engine sees it."""
 
-import datetime as dt
-from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from righttime.errors import BadFreshness, SqlRefused
 from righttime.query.statement import STATEMENT_CHARS_MAX, InsertStatement, Placeholder, insert_statement, read_statement, split_currency
-
-# query, the tables it reads
-READS = [
-    ("SELECT 1", ""),
-    ("SELECT * FROM sale", "sale"),
-    ("select * from SALE", "sale"),
-    ("SELECT * FROM `Sale`", "sale"),
-    ("SELECT * FROM `odd name`", "odd name"),
-    ("SELECT * FROM `a``b`", "a`b"),
-    ("  SELECT * FROM sale ;; ", "sale"),
-    ("SELECT * FROM sale; -- done", "sale"),
-    ("-- hello\nSELECT /* FROM other */ * FROM sale -- FROM third", "sale"),
-    ("SELECT 'FROM other', \"FROM third\" FROM sale", "sale"),
-    ("SELECT 'it''s; DROP TABLE x', 'a\\'; DROP', r'\\' FROM sale", "sale"),
-    ("SELECT s.sku FROM sale s", "sale"),
-    ("SELECT sale.sku FROM shop AS sale", "shop"),
-    ("SELECT * FROM sale AS sku, sku AS sale", "sale sku"),
-    ("SELECT * FROM sale, sku", "sale sku"),
-    ("SELECT * FROM a JOIN b ON a.x = b.x LEFT SEMI JOIN c ON 1 = 1 CROSS JOIN d NATURAL JOIN e", "a b c d e"),
-    ("SELECT * FROM a JOIN (b JOIN c ON b.x = c.x) ON a.x = b.x", "a b c"),
-    ("SELECT * FROM ((a))", "a"),
-    ("SELECT * FROM a x JOIN a y ON x.k = y.k", "a"),
-    # sub-queries
-    ("SELECT * FROM (SELECT * FROM a) b", "a"),
-    ("SELECT (SELECT max(x) FROM b WHERE b.k = a.k) FROM a", "a b"),
-    ("SELECT * FROM a WHERE x IN (SELECT x FROM b) AND EXISTS (SELECT 1 FROM c WHERE c.k = a.k) AND y > ALL (SELECT y FROM d)", "a b c d"),
-    ("SELECT * FROM a ORDER BY (SELECT max(x) FROM b) LIMIT 3", "a b"),
-    ("SELECT x, count(*) FROM a GROUP BY x HAVING count(*) > (SELECT avg(n) FROM b)", "a b"),
-    ("SELECT CASE WHEN x = (SELECT 1 FROM b) THEN 1 END FROM a", "a b"),
-    # lateral
-    ("SELECT * FROM a, LATERAL (SELECT * FROM b WHERE b.k = a.k)", "a b"),
-    ("SELECT * FROM a LEFT JOIN LATERAL (SELECT * FROM b) x ON TRUE", "a b"),
-    ("SELECT * FROM a LATERAL VIEW OUTER explode(a.items) t AS item", "a"),
-    ("SELECT * FROM a, LATERAL explode(a.items) AS t(item)", "a"),
-    # functions in FROM, VALUES, TABLE, FROM first
-    ("SELECT * FROM range(10)", ""),
-    ("SELECT * FROM range(10) r JOIN a ON r.id = a.k", "a"),
-    ("SELECT * FROM explode(array(1, 2))", ""),
-    ("SELECT * FROM VALUES (1, 'a'), (2, 'b') AS t(x, y)", ""),
-    ("VALUES (1), (2)", ""),
-    ("VALUES ((SELECT max(x) FROM a))", "a"),
-    ("TABLE a", "a"),
-    ("TABLE a ORDER BY x", "a"),
-    ("TABLE a UNION ALL TABLE b", "a b"),
-    ("SELECT * FROM (TABLE a) WHERE EXISTS (TABLE b)", "a b"),
-    ("WITH c AS (TABLE a) TABLE c", "a"),
-    ("SELECT `table` FROM a", "a"),
-    ("FROM a SELECT x", "a"),
-    ("FROM a |> WHERE x > 1 |> JOIN b ON a.k = b.k |> AGGREGATE sum(y) GROUP BY x", "a b"),
-    # set operations
-    ("SELECT x FROM a UNION SELECT x FROM b UNION ALL SELECT x FROM c", "a b c"),
-    ("SELECT x FROM a EXCEPT SELECT x FROM b INTERSECT SELECT x FROM c", "a b c"),
-    ("SELECT x FROM a MINUS (SELECT x FROM b)", "a b"),
-    ("(SELECT x FROM a) UNION (SELECT x FROM b) ORDER BY 1", "a b"),
-    # clauses with words of their own
-    ("SELECT /*+ BROADCAST(b), COALESCE(3) */ * FROM a JOIN b USING (k)", "a b"),
-    ("SELECT /*+ BROADCAST(ghost) */ * FROM a", "a"),
-    ("SELECT * FROM a TABLESAMPLE (10 PERCENT) REPEATABLE (7)", "a"),
-    ("SELECT * FROM a PIVOT (sum(x) FOR y IN ('p', 'q'))", "a"),
-    ("SELECT * FROM a UNPIVOT (v FOR n IN (x, y))", "a"),
-    ("SELECT sum(x) OVER w FROM a WINDOW w AS (PARTITION BY y ORDER BY z ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)", "a"),
-    ("SELECT transform(xs, x -> x + 1), filter(xs, x -> x > 0) FROM a", "a"),
-    ("SELECT x FROM a GROUP BY GROUPING SETS ((x), ())", "a"),
-    ("SELECT * FROM a CLUSTER BY x", "a"),
-    ("SELECT currency bound FROM bound currency JOIN currency bound", "bound currency"),
-    # WITH
-    ("WITH c AS (SELECT * FROM a) SELECT * FROM c", "a"),
-    ("WITH c AS (SELECT * FROM a) SELECT * FROM C UNION SELECT * FROM `c`", "a"),
-    ("WITH a AS (SELECT * FROM a) SELECT * FROM a", "a"),
-    ("WITH c AS (SELECT 1), d AS (SELECT * FROM c) SELECT * FROM d", ""),
-    ("WITH d AS (SELECT * FROM c), c AS (SELECT 1) SELECT * FROM d, c", "c"),
-    ("SELECT * FROM (WITH c AS (SELECT 1) SELECT * FROM c) x JOIN c", "c"),
-    ("SELECT * FROM a WHERE x IN (WITH c AS (SELECT x FROM b) SELECT x FROM c)", "a b"),
-    ("WITH c AS (SELECT 1) SELECT * FROM a WHERE x IN (SELECT x FROM c)", "a"),
-    ("WITH c AS (WITH c AS (SELECT * FROM a) SELECT * FROM c) SELECT * FROM c", "a"),
-    ("WITH c AS (WITH d AS (SELECT * FROM a) SELECT * FROM d) SELECT * FROM c, d", "a d"),
-    ("(WITH c AS (SELECT 1) SELECT * FROM c) UNION SELECT * FROM c", "c"),
-    ("SELECT * FROM a UNION ALL (WITH c AS (SELECT 1) SELECT * FROM c)", "a"),
-    ("WITH c(x) AS (SELECT 1) SELECT * FROM c AS a", ""),
-    ("WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r JOIN a ON n < k) SELECT * FROM r", "a"),
-    ("WITH RECURSIVE r(n) MAX RECURSION LEVEL 500 AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT * FROM r", ""),
-    ("WITH r AS (SELECT 1 UNION ALL SELECT * FROM r) SELECT * FROM r", "r"),
-]
+from tests.support.statements import LITERALS, READS
 
 
-@pytest.mark.parametrize(("sql", "tables"), [(sql, tuple(names.split())) for sql, names in READS if "odd name" not in sql])
+@pytest.mark.parametrize(("sql", "tables"), [(sql, tuple(names.split())) for sql, names in READS])
 def test_a_query_reads_its_free_tables(sql: str, tables: tuple[str, ...]) -> None:
     """Names come from every place a query can read from, in lower case, and never from WITH, aliases, strings, hints or comments."""
     assert read_statement(sql).tables == tables
@@ -300,7 +216,9 @@ def test_a_currency_bound_that_is_no_duration_is_refused(clause: str) -> None:
         split_currency(f"SELECT 1 CURRENCY BOUND {clause}")
 
 
-@pytest.mark.parametrize("sql", ["SELECT * FROM (SELECT 1 CURRENCY BOUND 1 SEC) x", "SELECT 1 CURRENCY BOUND 1 SEC LIMIT 3", "SELECT 1 CURRENCY BOUND 1 SEC; SELECT 2"])
+@pytest.mark.parametrize(
+    "sql", ["SELECT * FROM (SELECT 1 CURRENCY BOUND 1 SEC) x", "SELECT 1 CURRENCY BOUND 1 SEC LIMIT 3", "SELECT 1 CURRENCY BOUND 1 SEC; SELECT 2"]
+)
 def test_a_currency_bound_in_the_middle_is_refused(sql: str) -> None:
     """One query has one freshness."""
     with pytest.raises(SqlRefused, match="end of the statement"):
@@ -323,51 +241,7 @@ def test_what_does_not_begin_with_insert_is_no_insert(sql: str) -> None:
     assert insert_statement(sql) is None
 
 
-@pytest.mark.parametrize(
-    ("literal", "value"),
-    [
-        ("0", 0),
-        ("12", 12),
-        ("-12", -12),
-        ("- 12", -12),
-        ("+12", 12),
-        ("12L", 12),
-        ("-12S", -12),
-        ("12Y", 12),
-        ("1" * 30, int("1" * 30)),
-        ("1.5", Decimal("1.5")),
-        ("-.5", Decimal("-0.5")),
-        ("1.50BD", Decimal("1.50")),
-        ("1e3", 1000.0),
-        ("1.5D", 1.5),
-        ("-2F", -2.0),
-        ("'text'", "text"),
-        ('"text"', "text"),
-        ("''", ""),
-        ("'it''s'", "it's"),
-        ("'a''''b'''", "a''b'"),
-        ('"say ""x"""', 'say "x"'),
-        ("'it\\'s'", "it's"),
-        ("'a\\nb\\\\'", "a\nb\\"),
-        ("'\\u00e9\\%'", "é\\%"),
-        ("r'a\\n'", "a\\n"),
-        ("'a' 'b'", "ab"),
-        ("'INSERT INTO x; ?'", "INSERT INTO x; ?"),
-        ("NULL", None),
-        ("TRUE", True),
-        ("false", False),
-        ("X'0aFF'", b"\x0a\xff"),
-        ("X'aff'", b"\x0a\xff"),
-        ("X''", b""),
-        ("DATE '2026-01-31'", dt.date(2026, 1, 31)),
-        ("TIMESTAMP '2026-01-31 12:30:00'", dt.datetime(2026, 1, 31, 12, 30)),
-        ("TIMESTAMP '2026-01-31T12:30:00.5'", dt.datetime(2026, 1, 31, 12, 30, 0, 500_000)),
-        ("TIMESTAMP '2026-01-31 12:30:00Z'", dt.datetime(2026, 1, 31, 12, 30, tzinfo=dt.UTC)),
-        ("TIMESTAMP '2026-01-31 12:30:00+02:00'", dt.datetime(2026, 1, 31, 10, 30, tzinfo=dt.UTC)),
-        ("TIMESTAMP '2026-01-31'", dt.datetime(2026, 1, 31)),
-        ("TIMESTAMP_NTZ '2026-01-31 12:30:00'", dt.datetime(2026, 1, 31, 12, 30)),
-    ],
-)
+@pytest.mark.parametrize(("literal", "value"), LITERALS)
 def test_a_literal_becomes_the_value_it_stands_for(literal: str, value: Any) -> None:
     """The type matters as much as the value: 1.5 is exact, 1e3 is not."""
     statement = insert_statement(f"INSERT INTO a VALUES ({literal})")

@@ -51,7 +51,13 @@ def capture(catalyst: Catalyst, *, own: Link | None, stored_tables: Collection[s
     with catalyst.lock:
         now_us = catalyst.authority.read_us()
         lanes = [
-            _lane(lane, name, stored=name in stored_tables, own=own is not None and lane.source == own.source, complete_us=_complete_us(catalyst, lane.source, now_us))
+            _lane(
+                lane,
+                name,
+                stored=name in stored_tables,
+                own=own is not None and lane.source == own.source,
+                complete_us=_complete_us(catalyst, lane.source, now_us),
+            )
             for name, table in catalyst.tables.items()
             for lane in table.lanes.values()
         ]

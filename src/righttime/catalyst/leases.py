@@ -30,7 +30,9 @@ class LeaseTable:
         self._tickets: dict[int, float] = {}
         self._next_id = 1
 
-    def register(self, intervals: Mapping[LaneKey, tuple[int, int]], *, stored: Mapping[LaneKey, int], now_s: float, ttl_s: float, ticket: int | None = None) -> Lease | None:
+    def register(
+        self, intervals: Mapping[LaneKey, tuple[int, int]], *, stored: Mapping[LaneKey, int], now_s: float, ttl_s: float, ticket: int | None = None
+    ) -> Lease | None:
         """Hold the intervals, or return None if a row in them was materialized since the query looked (it must look again)."""
         wanted = {lane: span for lane, span in intervals.items() if span[0] <= span[1]}
         if any(span[0] <= stored.get(lane, 0) for lane, span in wanted.items()):

@@ -42,10 +42,11 @@ class LogEntry:
 class WriteAheadLog:
     """A folder of numbered files; the mover's lock guards it."""
 
-    def __init__(self, folder: Path, *, settings: Settings) -> None:
+    def __init__(self, folder: Path, *, settings: Settings, read_only: bool = False) -> None:
         self._folder = folder
         self._settings = settings
-        self._folder.mkdir(exist_ok=True)
+        if not read_only:
+            self._folder.mkdir(exist_ok=True)
         self._kept: list[_Record] = []
 
     def append(self, entries: Sequence[LogEntry], *, at: LogPosition) -> "_Record":

@@ -7,7 +7,7 @@ Promise: one durable step at a time; a step that fails leaves nothing visible, a
 
 import threading
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -72,6 +72,7 @@ class _Step:
     tables: Collection[str]
     kind: str
     declared: Declared = field(default_factory=Declared)
+    phase: str = "write files"
     files: dict[str, list[DataFile]] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
     record: _Record | None = None
@@ -130,17 +131,16 @@ class Mover:
                 for table in bypass:
                     self._catalyst.table(table).lane(own.source)
         step = _Step(own, capture(self._catalyst, own=own, stored_tables=tables), bypass, tables, kind, declared or Declared())
-        phase = "begin"
         try:
-            for phase, work in (("write", self._write), ("log", self._write_log), ("store", self._commit_tables)):
-                work(step)
-            phase = "ledger"
+            self._write(step)
+            self._write_log(step)
+            self._commit_tables(step)
             published = self._publish(step, batch_id=batch_id)
         except Exception as error:
             self._give_up(step)
             if isinstance(error, RightTimeError):
                 raise
-            raise CommitFailed(source=own.source if own else "-", step=phase, reason=str(error)) from error
+            raise CommitFailed(source=own.source if own else "-", step=step.phase, reason=str(error)) from error
         self._finish(step)
         return published
 
@@ -158,6 +158,7 @@ class Mover:
                 step.files.setdefault(table, []).extend(extra.files)
 
     def _write_log(self, step: _Step) -> None:
+        step.phase = "write log"
         step.entries = [self._entry(lane) for lane in step.seen.lanes if lane.log or lane.log_times]
         if step.entries:
             step.record = self._wal.append(step.entries, at=self.durable.log_end)
@@ -167,6 +168,7 @@ class Mover:
         return LogEntry(lane.table, lane.source, runs, lane.times, rows_of(lane.log, self._schemas[lane.table].columns))
 
     def _commit_tables(self, step: _Step) -> None:
+        step.phase = "commit tables"
         for table, extra in step.bypass.items():
             if extra.adopted is not None:
                 step.versions[table] = extra.adopted.version
@@ -179,6 +181,7 @@ class Mover:
             reach(CrashPoint.TABLES_COMMITTED)
 
     def _publish(self, step: _Step, *, batch_id: str | None) -> Published:
+        step.phase = "ledger"
         catalyst = self._catalyst
         with catalyst.lock:
             if step.versions:
@@ -220,7 +223,9 @@ class Mover:
             lane = memory.lanes[seen.source]
             stored_id = seen.last_id if stored else lane.stored_id
             lanes.append(LaneState(seen.source, stored_id, max(seen.last_id, stored_id), self._stored_us(step, seen, lane.stored_us, time_us)))
-        return TableState(name, step.versions.get(name, memory.version), self._rows_stored(step, name), max((lane.stored_us for lane in lanes), default=0), tuple(lanes))
+        return TableState(
+            name, step.versions.get(name, memory.version), self._rows_stored(step, name), max((lane.stored_us for lane in lanes), default=0), tuple(lanes)
+        )
 
     def _rows_stored(self, step: _Step, table: str) -> int:
         adopted = step.bypass.get(table, Bypass()).adopted
@@ -239,6 +244,7 @@ class Mover:
             lane.stored_us = self._stored_us(step, seen, lane.stored_us, time_us)
             if seen.table in step.tables:
                 lane.stored_id = max(lane.stored_id, seen.last_id)
+                self._catalyst.tables[seen.table].rows_unstored -= sum(part.rows for part in seen.store)
             lane.logged_id = max(lane.logged_id, seen.last_id)
             lane.logged_us = max(lane.logged_us, seen.times[-1][0] if seen.times else 0)
         for table, version in step.versions.items():

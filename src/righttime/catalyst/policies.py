@@ -96,7 +96,7 @@ class LoadAware(_Timed):
 
     def __init__(self, *, load_max: float = 0.7, every: Duration = "20s") -> None:
         super().__init__(every)
-        if not 0 < load_max:
+        if not load_max > 0:
             raise BadPolicy(policy=load_max, reason="load_max must be above 0")
         self.load_max = load_max
 

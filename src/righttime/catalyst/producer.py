@@ -25,7 +25,7 @@ from righttime.changes.faults import CrashPoint, reach
 from righttime.changes.position import Commit
 from righttime.changes.rows import Chunk, Row, RowEncoder
 from righttime.changes.schema import TableSchema
-from righttime.errors import BatchTooLarge, InputError, ProducerClosed, UnknownTable
+from righttime.errors import BadSetting, BatchTooLarge, ProducerClosed, UnknownTable
 from righttime.settings import Settings
 from righttime.warehouse.store import DataFile
 
@@ -71,7 +71,9 @@ class Producer:
         self._archive_lock = threading.Lock()
         self._closed = False
         self._link = loading.catalyst.open_link(source, policy=repr(policy))
-        self._listener = Listener(loading.catalyst, self._link, serve=self._serve, poll=self._poll, poll_s=loading.settings.policy_poll_s, lease_s=loading.settings.producer_lease_s)
+        self._listener = Listener(
+            loading.catalyst, self._link, serve=self._serve, poll=self._poll, poll_s=loading.settings.policy_poll_s, lease_s=loading.settings.producer_lease_s
+        )
 
     # -- rows in -----------------------------------------------------------------------------------------------------
 
@@ -153,9 +155,9 @@ class Producer:
         if self._closed:
             raise ProducerClosed(source=self.source)
         if durability is not None and durability not in _DURABILITIES:
-            raise InputError(durability=durability, reason='durability is "memory", "log" or "warehouse"')
+            raise BadSetting(name="durability", reason=f'{durability!r} is not "memory", "log" or "warehouse"')
         if materialize and durability not in (None, "warehouse"):
-            raise InputError(durability=durability, reason='materialize=True means durability="warehouse"; give only one of them')
+            raise BadSetting(name="durability", reason='materialize=True means durability="warehouse"; give only one of them')
         return "warehouse" if materialize else durability or "memory"
 
     def _known(self, batch_id: str) -> Commit | None:
@@ -188,7 +190,9 @@ class Producer:
 
     def _commit_lazily(self, rows: dict[str, list[Chunk]], batch_id: str | None) -> Published:
         with self._archive_lock:
-            commit = self._with.catalyst.commit_lazily(self._link, {table: sum(chunk.rows for chunk in chunks) for table, chunks in rows.items()}, batch_id=batch_id)
+            commit = self._with.catalyst.commit_lazily(
+                self._link, {table: sum(chunk.rows for chunk in chunks) for table, chunks in rows.items()}, batch_id=batch_id
+            )
             for table, chunks in rows.items():
                 self._archive.add(table, commit.time_us, chunks)
         self._listener.start()
@@ -197,7 +201,9 @@ class Producer:
     def _commit_durably(self, rows: dict[str, list[Chunk]], bypass: dict[str, Bypass], batch_id: str | None, *, store: bool) -> Published:
         self._stage(rows)
         tables = self._unstored() if store else set()
-        published = self._with.mover.commit(self._link, tables=tables, bypass=bypass, batch_id=batch_id, kind="materialize" if store else "bypass" if bypass else "log")
+        published = self._with.mover.commit(
+            self._link, tables=tables, bypass=bypass, batch_id=batch_id, kind="materialize" if store else "bypass" if bypass else "log"
+        )
         self.policy.flushed()
         return published
 

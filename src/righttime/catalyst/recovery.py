@@ -34,9 +34,17 @@ class Recovered:
     rows_replayed: int
 
 
-def recover(catalyst: Catalyst, *, ledger: Ledger, store: Store, wal: WriteAheadLog, trace: CommitTrace | None, schemas: Mapping[str, TableSchema]) -> Recovered:
-    """Fill an empty catalyst; with `trace` None (read-only) nothing on disk is touched."""
-    state = ledger.newest_state()
+def recover(
+    catalyst: Catalyst,
+    *,
+    ledger: Ledger,
+    store: Store,
+    wal: WriteAheadLog,
+    trace: CommitTrace | None,
+    schemas: Mapping[str, TableSchema],
+    state: State,
+) -> Recovered:
+    """Fill an empty catalyst with what was true at `state`; with `trace` None (read-only) nothing on disk is touched."""
     losses = _losses(state, trace, found_us=catalyst.authority.read_us()) if trace is not None else ()
     for name, schema in schemas.items():
         found = state.tables.get(name, TableState(name, 0, 0, 0, ()))
@@ -96,7 +104,7 @@ def _replay(catalyst: Catalyst, entry: LogEntry) -> int:
     for time_us, row_id in entry.times:
         if time_us > lane.times.newest_us and row_id >= lane.times.committed_id:
             lane.times.add(time_us, row_id)
-    return entry.rows.num_rows
+    return sum(rows for _, rows in entry.runs)
 
 
 def _seal_times(memory: MemoryTable, found: TableState, positions: Mapping[str, Commit]) -> None:
@@ -106,6 +114,7 @@ def _seal_times(memory: MemoryTable, found: TableState, positions: Mapping[str, 
         if lane.times.committed_id < seen.visible_id:
             lane.times.add(max(positions[seen.source].time_us, lane.times.newest_us + 1), seen.visible_id)
         lane.logged_id, lane.logged_us = seen.visible_id, lane.times.newest_us
+    memory.rows_unstored = memory.rows_hot()
 
 
 def _restore_head(catalyst: Catalyst, state: State, losses: list[Loss], *, number: int) -> None:

@@ -20,7 +20,7 @@ from righttime.catalyst.table import Lane, MemoryTable, Slice
 from righttime.changes.clock import Clock, TimeAuthority
 from righttime.changes.position import Commit, SourceCut, time_text
 from righttime.changes.rows import Chunk
-from righttime.errors import AsOfUnavailable, FreshnessUnavailable, InputError, UnknownTable
+from righttime.errors import AsOfUnavailable, BadSource, FreshnessUnavailable, UnknownTable
 from righttime.settings import Settings
 
 LaneKey = tuple[str, str]
@@ -30,7 +30,7 @@ class Trace(Protocol):
     """Where commits are noted so that a crash can say what it lost."""
 
     def slot(self, source: str) -> int: ...
-    def record(self, slot: int, number: int, time_us: int, rows_total: int) -> None: ...
+    def record(self, slot: int, number: int, time_us: int, rows_unsafe: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,8 @@ class Catalyst:
         self.lock = RLock()
         self.arrivals = Condition(self.lock)
         self.space = Condition(self.lock)
+        self.grown = Condition(self.lock)
+        self.hot_rows_max: int | None = None
         self.leases = LeaseTable()
         self.head = Head(settings.commits_max)
         self.row_ids = RowIds()
@@ -99,7 +101,7 @@ class Catalyst:
         """Admit a producer; a source has one producer at a time."""
         with self.lock:
             if source in self.links:
-                raise InputError(source=source, reason="this source has an open producer; close it or choose another name")
+                raise BadSource(source=source, reason="it has an open producer")
             link = self.links[source] = Link(source, Condition(self.lock), policy, alive_s=self.clock.monotonic_s())
             self._slots.setdefault(source, self._trace.slot(source))
             return link
@@ -162,7 +164,9 @@ class Catalyst:
         with self.lock:
             for name in link.staged:
                 table = self.tables[name]
-                table.discount(table.lane(link.source).roll_back())
+                dropped = table.lane(link.source).roll_back()
+                table.discount(dropped)
+                table.rows_unstored -= sum(piece.rows for piece in dropped)
             link.staged.clear()
             link.staged_rows = 0
             self.head.advance()
@@ -199,6 +203,9 @@ class Catalyst:
     def _add(self, table: MemoryTable, lane: Lane, chunks: Sequence[Chunk]) -> None:
         lane.add(chunks, self.row_ids)
         table.bytes_memory += sum(chunk.nbytes for chunk in chunks)
+        table.rows_unstored += sum(chunk.rows for chunk in chunks)
+        if self.hot_rows_max is not None and table.rows_unstored >= self.hot_rows_max:
+            self.grown.notify_all()
 
     def _number(self, link: Link, time_us: int, *, rows: int) -> Commit:
         commit = self.head.commit(link.source, time_us, rows=rows)

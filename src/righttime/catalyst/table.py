@@ -163,7 +163,9 @@ class Lane:
         place = bisect_left(self.pieces, old[0].first_id, key=lambda piece: piece.first_id)
         if len(self.pieces) < place + len(old) or any(mine is not his for mine, his in zip(self.pieces[place : place + len(old)], old, strict=True)):
             return False
-        first_ids, offsets, before = [], [], 0
+        first_ids: list[int] = []
+        offsets: list[int] = []
+        before = 0
         for piece in old:
             first_ids.extend(piece.first_ids)
             offsets.extend(before + offset for offset in piece.offsets)
@@ -183,6 +185,7 @@ class MemoryTable:
     lanes: dict[str, Lane] = field(default_factory=dict)
     bytes_memory: int = 0
     bytes_spilled: int = 0
+    rows_unstored: int = 0
 
     def lane(self, source: str) -> Lane:
         """Return the lane of `source`, opening it on first use."""

@@ -92,7 +92,9 @@ class RowEncoder:
         if isinstance(row, str | bytes) or not hasattr(row, "__len__"):
             raise WrongType(table=self._table.name, column="*", value=_shown(row), expected="a row (a sequence or a mapping)")
         if len(row) != self._width:
-            raise WrongType(table=self._table.name, column="*", value=f"a row of {len(row)} values", expected=f"the {self._width} columns {', '.join(self._names)}")
+            raise WrongType(
+                table=self._table.name, column="*", value=f"a row of {len(row)} values", expected=f"the {self._width} columns {', '.join(self._names)}"
+            )
         return tuple(row)
 
     def checked(self, row: Row) -> tuple[Any, ...]:
@@ -119,7 +121,9 @@ class RowEncoder:
                 raise UnknownColumn(table=self._table.name, column=name, known=", ".join(self._names))
         if len(found) != given.num_columns:
             raise WrongType(table=self._table.name, column="*", value="a batch with a column twice", expected=", ".join(self._names))
-        columns = [self._cast(field, given.column(found[field.name.lower()]) if field.name.lower() in found else None, given.num_rows) for field in self._columns]
+        columns = [
+            self._cast(field, given.column(found[field.name.lower()]) if field.name.lower() in found else None, given.num_rows) for field in self._columns
+        ]
         return [Chunk(batch) for batch in pa.Table.from_arrays(columns, schema=self._columns).to_batches() if batch.num_rows]
 
     def _cast(self, field: pa.Field, column: pa.ChunkedArray | None, rows: int) -> pa.ChunkedArray:

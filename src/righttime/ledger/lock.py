@@ -62,6 +62,24 @@ def locked(folder: Path) -> WarehouseLocked:
     return WarehouseLocked(path=str(folder), pid=int(pid) if pid.isdigit() else "unknown", host=host or "unknown")
 
 
+def living_writer(folder: Path) -> int | None:
+    """Return the process that writes the warehouse, None if there is none. One on another host counts as alive."""
+    try:
+        pid, _, host = (folder / LOCK_FILE).read_text().strip().partition(" ")
+    except OSError:
+        return None
+    if not pid.isdigit():
+        return None
+    if host == socket.gethostname():
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            return None
+        except PermissionError:
+            return int(pid)  # alive, and somebody else's
+    return int(pid)
+
+
 def _write_holder(fd: int) -> None:
     holder = f"{os.getpid()} {socket.gethostname()}\n".encode()
     os.pwrite(fd, holder, 0)

@@ -8,7 +8,7 @@ Promise: a version that a live pin holds is never left out; a pin ends by releas
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from righttime.errors import ContractError
+from righttime.errors import TooManySnapshots
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class PinTable:
         """Hold `versions` (table -> version) until release or `expires_s`; return the id of the pin."""
         self._expire(now_s=now_s)
         if len(self._pins) >= self._pins_max:
-            raise ContractError(reason=f"{self._pins_max} snapshots are held already", way_out="close answers that are no longer read")
+            raise TooManySnapshots(held=self._pins_max)
         self._last_id += 1
         self._pins[self._last_id] = Pin(state_number, dict(versions), expires_s)
         return self._last_id

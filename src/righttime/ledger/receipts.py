@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from righttime.changes.position import Commit, SourceCut
-from righttime.errors import ReceiptError, ReceiptForged
+from righttime.errors import ReceiptForged, ReceiptUnbound
 
 _FORMAT = 1
 _T = TypeVar("_T")
@@ -89,7 +89,7 @@ class Receipt:
     def verify(self) -> Verification:
         """Check the answer behind this receipt again, with the warehouse it is bound to."""
         if self._verifier is None:
-            raise ReceiptError(receipt=self.receipt_id, reason="it is not bound to an open warehouse", way_out="open the warehouse and verify it there")
+            raise ReceiptUnbound(receipt=self.receipt_id)
         return self._verifier(self)
 
     def to_json(self) -> str:

@@ -124,7 +124,8 @@ class Ledger:
 
     def last_number(self) -> int:
         """Return the greatest state number that a durable state or a receipt has; later states must be above it."""
-        ((number,),) = self._database.rows("SELECT max((SELECT coalesce(max(number), 0) FROM state), (SELECT coalesce(max(json_extract(json, '$.state')), 0) FROM receipt))")
+        receipts = "SELECT json_extract(json, '$.state') AS state FROM receipt ORDER BY entry DESC LIMIT 1000"
+        ((number,),) = self._database.rows(f"SELECT max((SELECT coalesce(max(number), 0) FROM state), (SELECT coalesce(max(state), 0) FROM ({receipts})))")
         return int(number)
 
     def batch(self, source: str, batch_id: str) -> Batch | None:

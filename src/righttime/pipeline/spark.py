@@ -136,14 +136,19 @@ def _start(settings: Settings) -> SparkSession:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     conf = SparkConf(loadDefaults=False).setAll(list(_session_conf(settings, folder=folder).items()))
     with _java_home(find_java()), (folder / "spark.log").open("w") as output:
-        # The JVM writes notices to its output that belong in no user's terminal; a process keeps one JVM for good.
-        gateway = SparkContext._gateway or launch_gateway(conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
         try:
+            # The JVM writes notices to its output that belong in no user's terminal; a process keeps one JVM for good.
+            gateway = SparkContext._gateway or launch_gateway(conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
             session = SparkSession(SparkContext(conf=conf, gateway=gateway))
         except Exception as error:
-            raise BadSetting(name="spark_master, spark_conf", reason=f"Spark does not start: {error}") from error
+            raise BadSetting(name="spark_master, spark_conf", reason=f"Spark does not start: {_last_line(folder / 'spark.log') or error}") from error
     log.info("spark.started", master=settings.spark_master, seconds=round(time.monotonic() - begun_s, 3), log=str(folder / "spark.log"))
     return session
+
+
+def _last_line(path: Path) -> str:
+    lines = [line for line in path.read_text(errors="replace").splitlines() if "Error" in line or "Exception" in line]
+    return lines[-1].strip() if lines else ""
 
 
 def _session_conf(settings: Settings, *, folder: Path) -> dict[str, str]:
@@ -229,7 +234,7 @@ def _without_forbidden_nulls(df: DataFrame, columns: pa.Schema) -> DataFrame:
 
 def _cast_columns(df: DataFrame, columns: pa.Schema) -> list[str]:
     given = {field.name.lower(): field.dataType.simpleString() for field in df.schema}
-    return [field.name for field in _all_nullable(columns) if given.get(field.name.lower(), "") != field.dataType.simpleString()]
+    return [field.name for field in _all_nullable(columns) if given.get(field.name.lower()) not in (None, field.dataType.simpleString())]
 
 
 def _refusal(error: PySparkException, *, table: str, cast: list[str]) -> Exception:

@@ -43,7 +43,7 @@ class Answer:
         return self._df
 
     def __len__(self) -> int:
-        return self._rows.num_rows
+        return int(self._rows.num_rows)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         return iter(self.rows())

@@ -5,6 +5,7 @@ Out: an `Answer`.
 Promise: the user's SQL runs unchanged, in a session of its own, on relations made for this query only.
 """
 
+import re
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,12 +32,16 @@ from righttime.query.statement import ReadStatement, read_statement, split_curre
 from righttime.settings import Settings
 
 _VIEWS_DEEP_MAX = 32
+# What `read_text` writes, and nothing that means anything else in SQL.
+_PLAIN_READ = re.compile(r"TABLE (?P<whole>\w+)|SELECT (?P<columns>`\w+`(?:, `\w+`)*) FROM (?P<part>\w+)")
 
 
 class Consumer:
     """Runs queries; safe to call from any thread."""
 
-    def __init__(self, snapshots: Snapshots, ledger: Ledger, spark: SparkOwner, *, schemas: Mapping[str, TableSchema], views: Mapping[str, str], settings: Settings) -> None:
+    def __init__(
+        self, snapshots: Snapshots, ledger: Ledger, spark: SparkOwner, *, schemas: Mapping[str, TableSchema], views: Mapping[str, str], settings: Settings
+    ) -> None:
         self._snapshots = snapshots
         self._ledger = ledger
         self._spark = spark
@@ -70,7 +75,14 @@ class Consumer:
             return self._answer(statement.text, texts, contract, snapshot, rows)
 
     def read(
-        self, table: str, *, columns: Sequence[str] | None = None, freshness: Duration | None = None, wait: Duration | None = None, on_late: str = "error", as_of: datetime | int | None = None
+        self,
+        table: str,
+        *,
+        columns: Sequence[str] | None = None,
+        freshness: Duration | None = None,
+        wait: Duration | None = None,
+        on_late: str = "error",
+        as_of: datetime | int | None = None,
     ) -> Answer:
         """Answer with one table, or some of its columns, without Spark."""
         contract = make_contract(freshness=freshness, wait=wait, on_late=on_late, as_of=as_of, bound_us=None, wait_default_s=self._settings.wait_s)
@@ -108,6 +120,14 @@ class Consumer:
             else:
                 raise UnknownTable(table=name, known=", ".join(sorted([*self._schemas, *self._views])) or "none")
 
+    def rerun(self, text: str, tables: Mapping[str, TableSnapshot], parameters: Sequence[Any]) -> pa.Table:
+        """Run the query of a receipt again, a plain read without Spark."""
+        plain = _PLAIN_READ.fullmatch(text)
+        if plain is not None and (name := plain["whole"] or plain["part"]) in tables:
+            rows = self._snapshots.rows(tables[name])
+            return rows if plain["whole"] else rows.select([column[1:-1] for column in plain["columns"].split(", ")])
+        return self.run(text, self.plan(read_statement(text)), tables, parameters)
+
     def run(self, text: str, plan: "Plan", tables: Mapping[str, TableSnapshot], parameters: Sequence[Any]) -> pa.Table:
         """Run a query on Spark over exactly these tables and collect it."""
         kept = []
@@ -126,7 +146,9 @@ class Consumer:
     def _turn(self, contract: Contract) -> Iterator[None]:
         """Let at most `queries_max` queries run at once."""
         if not self._turns.acquire(timeout=max(contract.wait_s, 0.001)):
-            raise FreshnessUnavailable(table="*", source="*", waited_s=contract.wait_s, stale_s=0.0, why=f"{self._settings.queries_max} queries are running (queries_max)")
+            raise FreshnessUnavailable(
+                table="*", source="*", waited_s=contract.wait_s, stale_s=0.0, why=f"{self._settings.queries_max} queries are running (queries_max)"
+            )
         try:
             yield
         finally:

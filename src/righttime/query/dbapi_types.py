@@ -34,6 +34,13 @@ class Error(Exception):
         self.retryable = retryable
         self.context = context or {}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), str(self), self.code, self.retryable, self.context))
+
+
+def _rebuild(kind: type["Error"], message: str, code: str, retryable: bool, context: dict[str, Any]) -> "Error":
+    return kind(message, code=code, retryable=retryable, context=context)
+
 
 class InterfaceError(Error):
     """The connection or cursor was used wrongly, for example after it was closed."""

@@ -42,7 +42,10 @@ def parameters_text(values: Sequence[Any]) -> tuple[str, ...]:
     texts = []
     for value in values:
         if type(value) not in _WRITE:
-            raise SqlRefused(reason=f"a parameter of type {type(value).__name__} cannot be kept in a receipt", way_out="Pass a number, text, bytes, date, datetime, Decimal or None.")
+            raise SqlRefused(
+                reason=f"a parameter of type {type(value).__name__} cannot be kept in a receipt",
+                way_out="Pass a number, text, bytes, date, datetime, Decimal or None.",
+            )
         kind, write = _WRITE[type(value)]
         texts.append(f"{kind}:{write(value)}")
     return tuple(texts)

@@ -8,8 +8,8 @@ Promise: power loss at any moment leaves the log readable, with the checkpoint o
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from deltalake import DeltaTable
@@ -19,14 +19,11 @@ from righttime.errors import WarehouseDamaged
 from righttime.warehouse.delta_log import LOG_FOLDER, DeltaLog
 from righttime.warehouse.durable import replace, sync_file, sync_folder
 
-SCRATCH_PREFIX = "_checkpoint_"
 
-
-def write_checkpoint(log: DeltaLog, version: int) -> None:
-    """Let delta-rs write the checkpoint beside the table, then sync it and put it into the log."""
+def write_checkpoint(log: DeltaLog, version: int, *, scratch: Path, writing: AbstractContextManager[object]) -> None:
+    """Let delta-rs write the checkpoint in the new folder `scratch`, then sync it and put it into the log under the lock `writing`."""
     # delta-rs syncs nothing and names the checkpoint in the same breath; done on the real log, a power cut could
     # leave a pointer to an empty file. So it works on a scratch table made of links to the same entries.
-    scratch = log.table_folder / f"{SCRATCH_PREFIX}{secrets.token_hex(8)}"
     try:
         _link_entries(log, scratch / LOG_FOLDER, version)
         _create(scratch, version, table_folder=log.table_folder)
@@ -35,7 +32,8 @@ def write_checkpoint(log: DeltaLog, version: int) -> None:
         sync_file(made)
         made.replace(log.folder / name)
         sync_folder(log.folder)
-        replace(log.folder / "_last_checkpoint", (scratch / LOG_FOLDER / "_last_checkpoint").read_bytes())
+        with writing:
+            replace(log.folder / "_last_checkpoint", (scratch / LOG_FOLDER / "_last_checkpoint").read_bytes())
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import shutil
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from righttime.changes.faults import CrashPoint, reach
-from righttime.warehouse.checkpoint import SCRATCH_PREFIX
 from righttime.warehouse.delta_log import DeltaLog, local_path
+from righttime.warehouse.durable import TEMPORARY_PREFIX
 from righttime.warehouse.files import OWN_PREFIX
 from righttime.warehouse.store import Collected
 
@@ -50,24 +51,26 @@ def files_of_versions(log: DeltaLog, base: Collection[str], *, versions: Collect
     return needed.union(alive)
 
 
-def collect(log: DeltaLog, *, needed: Callable[[], Needed], grace_s: float, now_s: float) -> Collected:
-    """Remove what is not needed; `needed` is asked after the disk was listed, so that no later file can be missed by it."""
+def collect(log: DeltaLog, *, needed: Callable[[], Needed], writing: AbstractContextManager[object], grace_s: float, now_s: float) -> Collected:
+    """Remove what is not needed; `needed` is asked after the disk was listed, so that no later file can be missed by it.
+
+    Whoever holds the lock `writing` may have a temporary log entry.
+    """
     folder = log.table_folder
     found = [path for path in _data_files(folder) if path.name.startswith(OWN_PREFIX) or _age_s(path, now_s) > grace_s]
     staged = list((folder / STAGING_FOLDER).iterdir()) if (folder / STAGING_FOLDER).is_dir() else []
-    # A checkpoint or entry in the making has no owner to ask; its age decides.
-    staged_old = [path for path in folder.glob(f"{SCRATCH_PREFIX}*") if _age_s(path, now_s) > grace_s]
-    temporary = [path for path in log.folder.glob("_commit_*.tmp") if _age_s(path, now_s) > grace_s]
     keep = needed()
     victims = [path for path in found if str(path) not in keep.paths]
-    folders = [path for path in (*staged, *staged_old) if str(path) not in keep.paths]
+    folders = [path for path in staged if str(path) not in keep.paths]
     reach(CrashPoint.GC_PLANNED)
     sizes = [_remove(path) for path in victims]
     for path in folders:
         shutil.rmtree(path, ignore_errors=True)
         reach(CrashPoint.GC_REMOVED_ONE)
-    entries = [*temporary, *_old_entries(log, keep.version_min)]
-    return Collected(files=len(sizes), bytes=sum(sizes), folders=len(folders), log_entries=sum(1 for path in entries if _remove(path)))
+    with writing:
+        entries = [_remove(path) for path in log.folder.glob(f"{TEMPORARY_PREFIX}*.tmp")]
+    entries += [_remove(path) for path in _old_entries(log, keep.version_min)]
+    return Collected(files=len(sizes), bytes=sum(sizes), folders=len(folders), log_entries=len(entries))
 
 
 def _data_files(folder: Path) -> Iterator[Path]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from righttime.errors import CommitFailed, WarehouseDamaged
 
+TEMPORARY_PREFIX = "_righttime_"  # unlike other writers' names, so that a collection knows its own
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
@@ -36,7 +37,7 @@ def write_new(path: Path, content: bytes | memoryview) -> None:
 def put_if_absent(path: Path, content: bytes) -> None:
     """Bind a name to its whole content and sync both, or raise `FileExistsError` and change nothing."""
     # A link appears at once with all its bytes; a crash before it leaves only the temporary name, which readers skip.
-    temporary = path.with_name(f"_commit_{secrets.token_hex(8)}.json.tmp")
+    temporary = _temporary(path)
     write_new(temporary, content)
     try:
         os.link(temporary, path)
@@ -52,10 +53,14 @@ def put_if_absent(path: Path, content: bytes) -> None:
 
 def replace(path: Path, content: bytes) -> None:
     """Put new content in the place of the old, whole at any time, and sync it with its folder."""
-    temporary = path.with_name(f"_commit_{secrets.token_hex(8)}.json.tmp")
+    temporary = _temporary(path)
     write_new(temporary, content)
     temporary.replace(path)
     sync_folder(path.parent)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}.tmp")
 
 
 def sync_file(path: Path) -> None:

@@ -147,14 +147,19 @@ class Lakehouse:
         handle = self._handle(table)
         handle.require_log()
         with coded_errors(handle.folder, step="collect", batch_id=table.name):
-            return collect(handle.log, needed=lambda: handle.needed(versions), grace_s=grace_s, now_s=now_s)
+            return collect(handle.log, needed=lambda: handle.needed(versions), writing=handle.lock, grace_s=grace_s, now_s=now_s)
 
     def checkpoint(self, table: TableSchema, version: int) -> None:
         """Write a Delta checkpoint of `version`, synced before any reader can find it."""
         handle = self._handle(table)
         handle.require_log()
-        with coded_errors(handle.folder, step="checkpoint", batch_id=table.name):
-            write_checkpoint(handle.log, version)
+        scratch = f"{STAGING_FOLDER}/{secrets.token_hex(16)}"
+        handle.reserve(scratch)
+        try:
+            with coded_errors(handle.folder, step="checkpoint", batch_id=table.name):
+                write_checkpoint(handle.log, version, scratch=handle.folder / scratch, writing=handle.lock)
+        finally:
+            handle.release(scratch)
 
     def _handle(self, table: TableSchema) -> _Handle:
         with self._lock:

@@ -1,0 +1,153 @@
+"""Reading a warehouse that another process may be writing: answers at the newest durable state.
+
+In: the folder of a warehouse, opened with `read_only=True`.
+Out: parts for queries, rebuilt when the writer has made a newer state durable, pinned in the ledger so that its gc leaves them alone.
+Promise: what the writer holds only in memory cannot be seen from here, so while a writer is alive no freshness is promised:
+a query raises `FreshnessUnavailable`, or with `on_late="answer"` says in its receipt how old it is.
+"""
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from righttime.catalyst.images import Images
+from righttime.catalyst.log import WriteAheadLog
+from righttime.catalyst.recovery import recover
+from righttime.catalyst.shell import Accuracy, Catalyst
+from righttime.changes.clock import Clock, TimeAuthority
+from righttime.errors import FreshnessUnavailable, WarehouseDamaged, WarehouseReadOnly
+from righttime.ledger.lock import living_writer
+from righttime.ledger.pins import PinTable
+from righttime.ledger.sqlite import Ledger
+from righttime.ledger.state import State
+from righttime.pipeline.spark import SparkOwner
+from righttime.query.consumer import Consumer
+from righttime.query.snapshot import Snapshots
+from righttime.query.verify import Verifier
+from righttime.settings import Settings
+from righttime.warehouse.lakehouse import Lakehouse
+
+_TRIES_MAX = 5
+
+
+class _NoTrace:
+    """A reader commits nothing, so it has nothing to note."""
+
+    def slot(self, source: str) -> int:
+        raise AssertionError(source)
+
+    def record(self, slot: int, number: int, time_us: int, rows_unsafe: int) -> None:
+        raise AssertionError(slot)
+
+
+class _DurableCatalyst(Catalyst):
+    """Hot rows of one durable state; knows whether somebody may have committed more since."""
+
+    def __init__(self, folder: Path, state: State, *, settings: Settings, clock: Clock) -> None:
+        super().__init__(settings=settings, clock=clock, authority=TimeAuthority(clock), trace=_NoTrace())
+        self._folder = folder
+        self._state = state
+
+    def ensure_accuracy(self, time_us: int, tables: Sequence[str], *, deadline_s: float, exact: bool = False, accept_late: bool = False) -> Accuracy:
+        writer = living_writer(self._folder)
+        if writer is None or (exact and time_us <= self._state.time_us):
+            return super().ensure_accuracy(time_us, tables, deadline_s=deadline_s, exact=exact, accept_late=accept_late)
+        if accept_late:
+            return Accuracy(self._state.time_us, {f"process {writer}": self._state.time_us})
+        stale_s = (self.authority.read_us() - self._state.time_us) / 1e6
+        why = "another process writes this warehouse, and what it holds in memory cannot be seen from here"
+        raise FreshnessUnavailable(table=", ".join(tables), source=f"process {writer}", waited_s=0.0, stale_s=stale_s, why=why)
+
+
+class Parts:
+    """Everything queries need, at one durable state."""
+
+    def __init__(self, engine: "ReadingEngine") -> None:
+        ledger, settings, clock, folder = engine.ledger, engine.settings, engine.clock, engine.folder
+        expires_us = clock.now_us() + round(settings.lease_ttl_s * 1e6)
+        self.pin, self.state = ledger.pin_newest(f"process {os.getpid()}", expires_us=expires_us)
+        self.ledger = ledger
+        self.users = 0
+        self.schemas = {table.name: table for table in ledger.tables() if table.name in self.state.tables}
+        self.views = ledger.views()
+        self.catalyst = _DurableCatalyst(folder, self.state, settings=settings, clock=clock)
+        self.wal = WriteAheadLog(folder / "log", settings=settings, read_only=True)
+        recover(self.catalyst, ledger=ledger, store=engine.store, wal=self.wal, trace=None, schemas=self.schemas, state=self.state)
+        self.images = Images(self.catalyst, settings=settings, folder=folder)
+        self.snapshots = Snapshots(self.catalyst, self.images, engine.store, PinTable(pins_max=4096), schemas=self.schemas, settings=settings)
+        self.consumer = Consumer(self.snapshots, ledger, engine.spark, schemas=self.schemas, views=self.views, settings=settings)
+        self.verifier = Verifier(self.consumer, self.snapshots, ledger, self.catalyst)
+        self.consumer.verifier = self.verifier.verify
+
+    def close(self) -> None:
+        self.images.close()
+        self.ledger.remove_pin(self.pin)
+
+
+class ReadingEngine:
+    """The engine of a read-only handle."""
+
+    def __init__(self, folder: Path, *, settings: Settings, clock: Clock) -> None:
+        self.folder = folder
+        self.settings = settings
+        self.clock = clock
+        self.ledger = Ledger.open(folder, settings=settings, read_only=True, create=False)
+        self.store = Lakehouse(folder / "tables", settings=settings, clock=clock)
+        self.spark = SparkOwner(settings)
+        self._lock = threading.Lock()
+        self._parts: Parts | None = None
+
+    @contextmanager
+    def reading(self) -> Iterator[Parts]:
+        """Give parts at the newest durable state, held until the block ends."""
+        with self._lock:
+            parts = self._newest()
+            parts.users += 1
+        try:
+            yield parts
+        finally:
+            with self._lock:
+                parts.users -= 1
+                self._drop_unused(parts)
+
+    def _newest(self) -> Parts:
+        known = self._parts
+        if known is not None and known.state.number == self.ledger.newest_state().number and self._renewed(known):
+            return known
+        self._parts = self._build()
+        if known is not None:
+            self._drop_unused(known)
+        return self._parts
+
+    def _renewed(self, parts: Parts) -> bool:
+        now_us = self.clock.now_us()
+        return self.ledger.renew_pin(parts.pin, expires_us=now_us + round(self.settings.lease_ttl_s * 1e6), now_us=now_us)
+
+    def _build(self) -> Parts:
+        for attempt in range(_TRIES_MAX):
+            try:
+                return Parts(self)
+            except (WarehouseDamaged, FileNotFoundError):
+                # The writer stored what we were about to replay and removed its log; the ledger has a newer state by now.
+                if attempt == _TRIES_MAX - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _drop_unused(self, parts: Parts) -> None:
+        if parts.users == 0 and parts is not self._parts:
+            parts.close()
+
+    def refuse(self, action: str) -> WarehouseReadOnly:
+        """Return the error for what only a writer may do."""
+        return WarehouseReadOnly(path=str(self.folder), action=action)
+
+    def close(self) -> None:
+        """Give the pins back and close the ledger."""
+        with self._lock:
+            parts, self._parts = self._parts, None
+            if parts is not None:
+                self._drop_unused(parts)
+        self.spark.stop()
+        self.ledger.close()
