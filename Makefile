@@ -77,7 +77,7 @@ $(READY): $(LOCKS) pyproject.toml
 	  say 'uv $(UV)'; \
 	  $(BIN)/python -m pip install --quiet --require-hashes -r requirements-uv.lock; \
 	fi; \
-	export UV_LINK_MODE="$${UV_LINK_MODE:-copy}" VIRTUAL_ENV="$(CURDIR)/.venv"; \
+	export VIRTUAL_ENV="$(CURDIR)/.venv"; \
 	say 'the packages of requirements.lock (Spark is large: the first time takes a minute or two)'; \
 	$(BIN)/uv pip install --quiet --require-hashes --build-constraints requirements-build.lock -r requirements.lock \
 	  || { say 'uv did not manage, pip tries'; $(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock; }; \

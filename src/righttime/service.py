@@ -98,7 +98,7 @@ class Engine:
 
     def _stage_df(self, table: TableSchema, df: Any) -> list[DataFile]:
         folder = self.store.staging(table, batch_id=uuid.uuid4().hex)
-        self.spark.write_parquet(df, table.columns, folder)
+        self.spark.write_parquet(df, table.columns, folder, table=table.name)
         return self.store.take_files(table, folder)
 
     def _read_files(self, table: TableSchema, files: Sequence[DataFile]) -> pa.Table:

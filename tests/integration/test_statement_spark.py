@@ -23,6 +23,7 @@ def missing_table(session: "SparkSession", sql: str) -> bool:
     try:
         session.sql(sql)
     except PySparkException as error:
+        assert error.getCondition() != "PARSE_SYNTAX_ERROR", sql
         return error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND"
     return False
 

@@ -48,6 +48,7 @@ def abandon(wh: Warehouse) -> None:
     for link in list(engine.catalyst.links.values()):
         engine.catalyst.close_link(link)
     wh._shared = None
+    engine.keeper.stop()
     engine.images.close()
     engine.trace.close()
     engine.ledger.close()

@@ -15,6 +15,12 @@ def test_a_query_reads_its_free_tables(sql: str, tables: tuple[str, ...]) -> Non
     assert read_statement(sql).tables == tables
 
 
+@pytest.mark.parametrize("sql", ["VALUES ((SELECT max(x) FROM a))", "SELECT 1 WHERE 1 > ALL (SELECT y FROM a)", "SELECT * FROM f(TABLE a)"])
+def test_tables_are_found_also_where_spark_has_no_use_for_them_yet(sql: str) -> None:
+    """What the next Spark understands must not slip through."""
+    assert read_statement(sql).tables == ("a",)
+
+
 def test_a_quoted_name_may_hold_anything() -> None:
     """Whether there is such a table is for the warehouse to say."""
     assert read_statement("SELECT * FROM `odd name`").tables == ("odd name",)

@@ -1,0 +1,84 @@
+"""The command line: `righttime demo | sql | status | receipt | materialize | gc`.
+
+In: arguments, and `RIGHTTIME_WAREHOUSE` for the folder.
+Out: answers on standard output, everything about them on standard error, and an exit code.
+Promise: an error is one line with its code and the way out, exit code 1; wrong usage is exit code 2; only `demo` creates a warehouse.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from righttime import __version__
+from righttime.cli import care, receipt, sql, status
+from righttime.cli.console import err, error_line
+from righttime.cli.demo.command import demo
+from righttime.errors import RightTimeError
+from righttime.telemetry import configure
+
+__all__ = ["main", "run"]
+
+app = typer.Typer(
+    name="righttime",
+    help="A right-time data warehouse for PySpark: ask for the freshness you need, and get the answer with a receipt.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(demo)
+app.command(name="sql")(sql.sql)
+app.command(name="status")(status.status)
+app.add_typer(receipt.app)
+app.command()(care.materialize)
+app.command()(care.gc)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"righttime {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")] = False,
+    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="Show events on standard error; twice for more.")] = 0,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Show events as JSON, one per line.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    if verbose or log_json:
+        configure("debug" if verbose > 1 else "info", json=log_json)
+
+
+def main() -> None:
+    """Run the command line of this process and end it with the exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command and return its exit code."""
+    debug = "--debug" in arguments
+    try:
+        app(list(arguments), prog_name="righttime")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    except KeyboardInterrupt:
+        err().print("Interrupted.")
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; Python must not complain about it once more when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if debug:
+            import_module("traceback").print_exc()
+        err().print(error_line(error, debug=debug), soft_wrap=True)
+        return 1
+    return 0
+
+
+assert issubclass(RightTimeError, Exception)

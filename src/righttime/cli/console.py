@@ -1,0 +1,85 @@
+"""How the command line writes: two consoles, numbers as people read them, errors as one line.
+
+In: values.
+Out: text for a terminal of any width, or for a pipe.
+Promise: nothing that users typed or stored is taken for markup.
+"""
+
+import os
+import sys
+from datetime import UTC, datetime
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from righttime.errors import RightTimeError
+
+PIPE_WIDTH = 140
+
+
+def out() -> Console:
+    """Return the console of standard output."""
+    return Console(highlight=False, width=_width(sys.stdout.isatty()))
+
+
+def err() -> Console:
+    """Return the console of standard error."""
+    return Console(stderr=True, highlight=False, width=_width(sys.stderr.isatty()))
+
+
+def _width(terminal: bool) -> int | None:
+    # In a pipe nobody sees the right edge: tables get room instead of rich's 80 columns.
+    return None if terminal or "COLUMNS" in os.environ else PIPE_WIDTH
+
+
+def error_line(error: BaseException, *, debug: bool = False) -> Text:
+    """Return an error as one line: its code, what happened, the way out."""
+    if isinstance(error, RightTimeError):
+        return Text.assemble((f"error [{error.code}] ", "bold red"), " ".join(str(error).split()))
+    more = "" if debug else " This is a bug in righttime; `righttime --debug …` shows where."
+    return Text.assemble(("error [bug] ", "bold red"), " ".join(f"{type(error).__name__}: {error}.".split()), more)
+
+
+def plain_table(*columns: str, title: str | None = None, right: tuple[str, ...] = ()) -> Table:
+    """Return an empty table in the one style of this command line; the columns in `right` hold numbers."""
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="dim", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", no_wrap=True, overflow="ellipsis")
+    return table
+
+
+def plain(text: object) -> str:
+    """Return text that shows exactly as it is."""
+    return escape(str(text))
+
+
+def seconds(value: float | None) -> str:
+    """Return a duration for people: 3 ms, 1.25 s, 4.0 min."""
+    if value is None:
+        return "exact cut"
+    if value < 1:
+        return f"{round(value * 1000)} ms" if value >= 0.0005 or value == 0 else f"{round(value * 1e6)} µs"
+    if value < 120:
+        return f"{value:.2f} s"
+    return f"{value / 60:.1f} min" if value < 7200 else f"{value / 3600:.1f} h"
+
+
+def size(value: float) -> str:
+    """Return a number of bytes for people."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def share(used: float, bound: float) -> str:
+    """Return how full a bound is."""
+    return f"{100 * used / bound:.1f} %" if bound else "unused"
+
+
+def moment(time_us: int) -> str:
+    """Return a commit time as a date and time in UTC."""
+    return datetime.fromtimestamp(time_us / 1e6, tz=UTC).strftime("%Y-%m-%d %H:%M:%S.%f") + " UTC" if time_us else "-"

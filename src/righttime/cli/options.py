@@ -1,0 +1,27 @@
+"""What the commands have in common: the folder, and how it is opened.
+
+In: `--warehouse`.
+Out: open warehouses.
+Promise: no command here creates a warehouse; those that only read leave it to its writer.
+"""
+
+from typing import Annotated
+
+import typer
+
+from righttime.client import Warehouse, open
+
+WarehousePath = Annotated[
+    str, typer.Option("--warehouse", "-w", metavar="PATH", envvar="RIGHTTIME_WAREHOUSE", show_default="the current folder", help="The folder of the warehouse.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def reader(path: str) -> Warehouse:
+    """Open a warehouse to read it, also while another process writes to it."""
+    return open(path, create=False, read_only=True)
+
+
+def writer(path: str) -> Warehouse:
+    """Open an existing warehouse to change it."""
+    return open(path, create=False)

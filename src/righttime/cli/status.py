@@ -1,0 +1,83 @@
+"""`righttime status`: what is where, how late it is, and how full each bound is.
+
+In: a warehouse's `Status`.
+Out: a few small tables, or JSON.
+Promise: looking changes nothing, starts no Spark, and works while another process writes.
+"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from righttime.cli.console import moment, out, plain, plain_table, seconds, share, size
+from righttime.cli.options import AsJson, WarehousePath, reader
+from righttime.ledger.lock import living_writer
+from righttime.ledger.sqlite import Loss
+from righttime.status import Status
+
+
+def status(warehouse: WarehousePath = ".", as_json: AsJson = False) -> None:
+    """Show tables, rows in memory and stored, lag, bounds used, producers, and losses."""
+    with reader(warehouse) as wh:
+        found, losses = wh.status(), wh.losses()
+    living = living_writer(Path(found.path))
+    if as_json:
+        typer.echo(json.dumps(_as_json(found, losses, living), indent=2))
+    else:
+        out().print(Group(*_parts(found, losses, living)))
+
+
+def _as_json(found: Status, losses: list[Loss], living: Any) -> dict[str, Any]:
+    return asdict(found) | {"losses": [asdict(loss) for loss in losses], "writer": living}
+
+
+def _parts(found: Status, losses: list[Loss], living: Any) -> list[RenderableType]:
+    head = f"[bold]{plain(found.path)}[/]  state {found.state:,}"
+    if living is not None:
+        head += f", open for writing in process {living}: shown is what it has made durable"
+    parts: list[RenderableType] = [head, "", tables_of(found) if found.tables else "No tables yet.", "", _bounds(found)]
+    if found.producers:
+        parts += ["", producers_of(found)]
+    if losses:
+        parts += ["", _losses(losses)]
+    return parts
+
+
+def tables_of(found: Status) -> Table:
+    """Return the tables: rows in memory and stored, and the age of the oldest row that is not stored."""
+    shown = plain_table("table", "rows in memory", "rows stored", "version", "lag", right=("rows in memory", "rows stored", "version", "lag"))
+    for table in found.tables:
+        shown.add_row(plain(table.name), f"{table.rows_hot:,}", f"{table.rows_stored:,}", str(table.version), seconds(table.lag_s) if table.rows_hot else "-")
+    return shown
+
+
+def producers_of(found: Status) -> Table:
+    """Return the open producers, their policies and what they hold back."""
+    shown = plain_table("producer", "policy", "commits", "rows held back", "for", right=("commits", "rows held back", "for"))
+    for producer in found.producers:
+        held = seconds(producer.waiting_s) if producer.rows_unflushed else "-"
+        shown.add_row(plain(producer.source), plain(producer.policy), f"{producer.last_commit:,}", f"{producer.rows_unflushed:,}", held)
+    return shown
+
+
+def _bounds(found: Status) -> Table:
+    shown = plain_table("bound", "used", "of", "", right=("used", "of", ""))
+    for table in found.tables:
+        if table.bytes_memory:
+            shown.add_row(f"memory of {plain(table.name)}", size(table.bytes_memory), size(found.memory_bytes_max), share(table.bytes_memory, found.memory_bytes_max))
+        if table.bytes_spilled:
+            shown.add_row(f"spill of {plain(table.name)}", size(table.bytes_spilled), size(found.spill_bytes_max), share(table.bytes_spilled, found.spill_bytes_max))
+    shown.add_row("write-ahead log", size(found.log_bytes), size(found.log_bytes_max), share(found.log_bytes, found.log_bytes_max))
+    return shown
+
+
+def _losses(losses: list[Loss]) -> Table:
+    shown = plain_table("lost in a crash", "commits", "rows", "found", title="Commits that were only in memory when a process died", right=("rows",))
+    for loss in losses:
+        shown.add_row(plain(loss.source), f"{loss.first:,} to {loss.last:,}", f"{loss.rows:,}", moment(loss.found_us)[:19])
+    return shown

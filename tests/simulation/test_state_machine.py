@@ -1,0 +1,464 @@
+"""AT-X9: whatever producers, queries, moves and crashes do, every answer is the list model at the cut of its receipt."""
+
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import righttime as rt
+from righttime.catalyst.producer import OwnRows, Producer
+from righttime.changes.faults import CrashPoint
+from righttime.changes.position import Commit
+from righttime.errors import AsOfUnavailable, CatalystFull, FreshnessUnavailable, LogFull
+from righttime.ledger.receipts import Receipt
+from righttime.query.contract import Contract
+from righttime.query.snapshot import Snapshot
+from tests.support.clocks import SteppedClock
+from tests.support.crash import abandon, crash, killed_at
+from tests.support.list_model import ListModel, Row, numbers
+
+EXAMPLES = int(os.environ.get("RIGHTTIME_EXAMPLES", "300"))
+STEPS = 50
+
+# Memory, straight to the warehouse, and memory with partitions; numbers only (blocks) and mixed (Arrow batches).
+TABLES = {"x": "a INT, b INT", "y": "a BIGINT, b STRING", "z": "a INT, b INT", "w": "a INT, b INT"}
+SOURCES = ("p", "q", "r")
+ROOMY = {
+    "memory_bytes_max": 300,
+    "spill_bytes_max": 1 << 30,
+    "bypass_bytes": 200,
+    "archive_bytes_max": 250,
+    "segment_rows": 4,
+    "log_file_bytes": 3000,
+    "checkpoint_versions": 3,
+    "file_grace_s": 0,
+    "policy_poll_s": 1000,
+    "producer_lease_s": 10_000,
+}
+TIGHT = ROOMY | {"spill_bytes_max": 400, "full_wait_s": 0, "log_bytes_max": 20_000}
+FORGETFUL = ROOMY | {"commits_max": 4, "states_max": 3, "receipts_max": 8}
+
+sources = st.sampled_from(SOURCES)
+tables = st.sampled_from(sorted(TABLES))
+table_sets = st.lists(tables, min_size=1, max_size=4, unique=True)
+batch_ids = st.none() | st.sampled_from(["b1", "b2", "b3"])
+ways = st.sampled_from(["memory", "memory", "memory", "log", "warehouse", "materialize"])
+
+
+class Switch:
+    """A policy in the hand of the test."""
+
+    def __init__(self) -> None:
+        self.on = False
+
+    def should_flush(self) -> bool:
+        return self.on
+
+    def flushed(self) -> None:
+        self.on = False
+
+
+POLICIES: dict[str, Callable[[], rt.Policy]] = {"now": rt.Immediate, "asked": rt.OnDemand, "every": lambda: rt.Every("10s"), "switch": Switch}
+
+
+@dataclass
+class Held:
+    """A snapshot that a query keeps open, and what it gave first."""
+
+    stack: ExitStack
+    snapshot: Snapshot
+    expected: dict[str, "Counter[Row]"]
+
+
+def counted(rows: pa.Table) -> "Counter[Row]":
+    return Counter(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+
+
+class Machine(RuleBasedStateMachine):
+    """The real warehouse on one side, the list model on the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        base = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else None
+        self.root = Path(tempfile.mkdtemp(prefix="righttime-machine-", dir=base))
+        self.clock = SteppedClock(1000.0)
+        self.model = ListModel()
+        self.producers: dict[str, Producer] = {}
+        self.open_rows: dict[str, dict[str, list[Row]]] = {}
+        self.held: list[Held] = []
+        self.receipts: list[tuple[Receipt, bool]] = []
+        self.next_row = 0
+        self.lives = 0
+
+    @initialize(bounds=st.sampled_from([ROOMY, ROOMY, TIGHT, FORGETFUL]))
+    def begin(self, bounds: dict[str, Any]) -> None:
+        self.bounds = bounds
+        self.tight = bounds is TIGHT
+        self.wh = rt.open(self.root / "life-0", clock=self.clock, **bounds)
+        for name, columns in TABLES.items():
+            self.wh.create_table(name, columns, in_memory=name != "z", partition_by=["b"] if name == "w" else [])
+
+    def teardown(self) -> None:
+        if hasattr(self, "wh"):
+            self.drop_held()
+            abandon(self.wh)
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    # -- producers ---------------------------------------------------------------------------------------------------
+
+    def producer(self, source: str) -> Producer:
+        if source not in self.producers:
+            self.open(source, "now")
+        return self.producers[source]
+
+    def open(self, source: str, policy: str) -> None:
+        self.producers[source] = self.wh.producer(name=source, policy=POLICIES[policy]())
+        self.open_rows[source] = {}
+
+    @rule(source=sources, policy=st.sampled_from(sorted(POLICIES)))
+    def open_anew(self, source: str, policy: str) -> None:
+        if source in self.producers:
+            try:
+                self.producers[source].close()
+            except CatalystFull:
+                assert self.tight
+                return
+            assert self.producers[source].closed
+        self.open(source, policy)
+
+    @rule(source=sources, table=tables, how=st.sampled_from(["one", "many", "arrow"]), count=st.integers(1, 14))
+    def insert(self, source: str, table: str, how: str, count: int) -> None:
+        producer = self.producer(source)
+        rows = [self.new_row(table) for _ in range(count)]
+        if how == "one":
+            for row in rows:
+                producer.insert(table, row)
+        elif how == "many":
+            producer.insert_many(table, rows)
+        else:
+            names = ("a", "b")
+            producer.insert_arrow(table, pa.table({name: [row[place] for row in rows] for place, name in enumerate(names)}))
+        self.open_rows[source].setdefault(table, []).extend(rows)
+
+    def new_row(self, table: str) -> Row:
+        self.next_row += 1
+        return (self.next_row, f"é{self.next_row % 3}" if table == "y" else self.next_row % 3)
+
+    @rule(source=sources, way=ways, batch_id=batch_ids)
+    def commit(self, source: str, way: str, batch_id: str | None) -> None:
+        self.producer(source)
+        try:
+            self.do_commit(source, way, batch_id)
+        except (CatalystFull, LogFull):
+            assert self.tight
+
+    def do_commit(self, source: str, way: str, batch_id: str | None) -> None:
+        options: dict[str, Any] = {"materialize": True} if way == "materialize" else {} if way == "memory" else {"durability": way}
+        known = batch_id is not None and (source, batch_id) in self.model.batches
+        published = self.producers[source].commit(**options, batch_id=batch_id)
+        assert published.replayed == known
+        rows, self.open_rows[source] = self.open_rows[source], {}
+        if known:
+            assert published.commit.number == self.model.batches[source, batch_id or ""]
+            return
+        position = self.wh._engine.mover.durable.positions.get(source)
+        durable = way != "memory" or "z" in rows
+        self.model.add(source, published.commit, rows, durable=durable, batch_id=batch_id)
+        assert not durable or position == published.commit
+
+    @rule(source=sources)
+    def roll_back(self, source: str) -> None:
+        self.producer(source).rollback()
+        self.open_rows[source] = {}
+
+    @rule(source=sources, some=st.lists(tables, max_size=2, unique=True))
+    def flush(self, source: str, some: list[str]) -> None:
+        try:
+            self.producer(source).flush(*some)
+        except CatalystFull:
+            assert self.tight
+
+    @rule(source=sources, on=st.booleans())
+    def poll(self, source: str, on: bool) -> None:
+        producer = self.producer(source)
+        if isinstance(producer.policy, Switch):
+            producer.policy.on = on
+        try:
+            producer._poll()
+        except CatalystFull:
+            assert self.tight
+
+    # -- care --------------------------------------------------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from([0.000001, 0.5, 7.0, 30.0, -2.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    @rule(some=st.lists(tables, max_size=2, unique=True))
+    def materialize(self, some: list[str]) -> None:
+        try:
+            self.wh.materialize(*some, wait=self.wait())
+        except (FreshnessUnavailable, LogFull):
+            assert self.tight
+            return
+        self.model.all_durable()
+
+    @rule()
+    def collect(self) -> None:
+        self.wh.gc()
+
+    # -- queries -----------------------------------------------------------------------------------------------------
+
+    def wait(self) -> float:
+        return 0.1 if self.tight else 20.0
+
+    @rule(table=tables, freshness=st.sampled_from([0, 0, 0.000002, 1, 10, 100]), patient=st.booleans())
+    def read(self, table: str, freshness: float, patient: bool) -> None:
+        try:
+            answer = self.wh.read(table, freshness=freshness, wait=self.wait() if patient else 0, on_late="error" if patient else "answer")
+        except FreshnessUnavailable:
+            assert self.tight or not patient
+            return
+        receipt = answer.receipt
+        assert not (receipt.late and patient)
+        self.check_cut(receipt, freshness_us=round(freshness * 1e6))
+        assert counted(answer.arrow()) == self.model.content(table, numbers(receipt.cut))
+        self.receipts.append((receipt, True))
+
+    @rule(some=table_sets, freshness=st.sampled_from([0, 1, 10]))
+    def read_together(self, some: list[str], freshness: float) -> None:
+        """All tables of one query come from one state."""
+        try:
+            with self.take(some, freshness_us=round(freshness * 1e6)) as snapshot:
+                self.check_snapshot(snapshot)
+        except FreshnessUnavailable:
+            assert self.tight
+
+    @rule(some=table_sets, pick=st.integers(0, 1000), off_us=st.sampled_from([-1, 0, 0, 1]))
+    def read_as_of(self, some: list[str], pick: int, off_us: int) -> None:
+        times = [*self.model.times(), self.clock.now_us()]
+        as_of_us = times[pick % len(times)] + off_us
+        stored_us = max(self.wh._engine.catalyst.tables[name].stored_us for name in some)
+        try:
+            with self.take(some, as_of_us=as_of_us) as snapshot:
+                cut = {source: self.model.inside(source, as_of_us) for source in self.model.commits}
+                for name, table in snapshot.tables.items():
+                    assert counted(self.wh._engine.snapshots.rows(table)) == self.model.content(name, {source: commit.number for source, commit in cut.items()})
+                assert {one.source: one.last_inside for one in snapshot.look.cuts if one.last_inside.number} == {s: c for s, c in cut.items() if c.number}
+        except AsOfUnavailable:
+            assert as_of_us < stored_us or self.history_is_short(as_of_us)
+        except FreshnessUnavailable:
+            assert self.tight
+
+    def history_is_short(self, as_of_us: int) -> bool:
+        return any(as_of_us < history.oldest_us for history in self.wh._engine.catalyst.head.sources.values())
+
+    @rule(source=sources, some=table_sets)
+    def read_own(self, source: str, some: list[str]) -> None:
+        """A producer sees everything committed and its own open transaction; what it sees is still uncommitted for others."""
+        producer = self.producer(source)
+        rows, bypass = producer._transaction()
+        try:
+            producer._stage(rows)
+            with self.take(some, own=OwnRows(source, bypass)) as snapshot:
+                for name, table in snapshot.tables.items():
+                    expected = self.model.content(name, numbers(snapshot.look.cuts)) + Counter(self.open_rows[source].get(name, ()))
+                    assert counted(self.wh._engine.snapshots.rows(table)) == expected
+        except (FreshnessUnavailable, CatalystFull):
+            assert self.tight
+
+    def take(self, some: Iterable[str], *, freshness_us: int = 0, as_of_us: int | None = None, own: OwnRows | None = None) -> Any:
+        return self.wh._engine.snapshots.take(sorted(some), Contract(freshness_us, self.wait(), "error", as_of_us), own=own)
+
+    def check_snapshot(self, snapshot: Snapshot) -> dict[str, "Counter[Row]"]:
+        cut = numbers(snapshot.look.cuts)
+        seen = {name: counted(self.wh._engine.snapshots.rows(table)) for name, table in snapshot.tables.items()}
+        assert seen == {name: self.model.content(name, cut) for name in seen}
+        return seen
+
+    def check_cut(self, receipt: Receipt, *, freshness_us: int) -> None:
+        """The cut names real commits, is the newest at its time, and is no staler than asked unless it says so."""
+        for cut in receipt.cut:
+            inside = cut.last_inside
+            assert self.model.inside(cut.source, inside.time_us) == inside
+            assert cut.first_outside in (None, self.model.after(cut.source, inside.number))
+            if not receipt.late:
+                assert inside == self.model.inside(cut.source, receipt.cut_us)
+        if not receipt.late:
+            assert receipt.cut_us >= receipt.issued_us - freshness_us
+        assert {cut.source for cut in receipt.cut} >= {source for source, commits in self.model.commits.items() if commits}
+
+    @precondition(lambda self: len(self.held) < 3)
+    @rule(some=table_sets, freshness=st.sampled_from([0, 10]))
+    def hold(self, some: list[str], freshness: float) -> None:
+        with ExitStack() as stack:
+            try:
+                snapshot = stack.enter_context(self.take(some, freshness_us=round(freshness * 1e6)))
+            except FreshnessUnavailable:
+                assert self.tight
+                return
+            self.held.append(Held(stack.pop_all(), snapshot, self.check_snapshot(snapshot)))
+
+    @precondition(lambda self: self.held)
+    @rule(pick=st.integers(0, 2), again=st.booleans())
+    def read_held(self, pick: int, again: bool) -> None:
+        """A held snapshot gives the same rows for as long as it is held (I5)."""
+        held = self.held[pick % len(self.held)]
+        assert {name: counted(self.wh._engine.snapshots.rows(table)) for name, table in held.snapshot.tables.items()} == held.expected
+        for name, table in held.snapshot.tables.items():
+            files, kept = self.wh._engine.snapshots.files(table)
+            assert counted(pa.concat_tables([*(pq.read_table(file, schema=table.schema.columns) for file in files), table.schema.columns.empty_table()])) == held.expected[name]
+            del kept
+        if not again:
+            self.held.remove(held)
+            held.stack.close()
+
+    def drop_held(self) -> None:
+        for held in self.held:
+            held.stack.close()
+        self.held = []
+
+    @precondition(lambda self: self.receipts)
+    @rule(pick=st.integers(0, 1000))
+    def verify(self, pick: int) -> None:
+        """A receipt verifies at any later time, unless a crash took a commit it contains."""
+        receipt, holds = self.receipts[pick % len(self.receipts)]
+        found = self.wh.verify(receipt.to_json())
+        assert found.ok == holds, found
+
+    # -- ends and beginnings -----------------------------------------------------------------------------------------
+
+    @rule()
+    def reopen(self) -> None:
+        self.drop_held()
+        try:
+            self.wh.close()
+        except (CatalystFull, LogFull):
+            assert self.tight
+        self.model.all_durable()
+        self.begin_life(self.wh.path)
+
+    @rule()
+    def crash(self) -> None:
+        self.after_crash(crash(self.wh, self.next_folder()))
+
+    @rule(source=sources, way=ways, batch_id=batch_ids, point=st.sampled_from(CrashPoint), arrivals=st.integers(1, 2))
+    def crash_in_commit(self, source: str, way: str, batch_id: str | None, point: CrashPoint, arrivals: int) -> None:
+        """A commit that dies is there whole if the ledger has it, and else not at all; so it is committed again or known."""
+        self.producer(source)
+        rows = dict(self.open_rows[source])
+        with killed_at(self.wh, point, self.next_folder(), arrivals=arrivals) as left:
+            self.commit(source, way, batch_id)
+        if left:
+            self.after_crash(left[0], dying=(source, rows, batch_id), point=point)
+
+    @rule(some=st.lists(tables, max_size=2, unique=True), point=st.sampled_from(CrashPoint), arrivals=st.integers(1, 2), what=st.sampled_from(["materialize", "gc", "close"]))
+    def crash_in_care(self, some: list[str], point: CrashPoint, arrivals: int, what: str) -> None:
+        with killed_at(self.wh, point, self.next_folder(), arrivals=arrivals) as left:
+            if what == "materialize":
+                self.materialize(some)
+            elif what == "gc":
+                self.collect()
+            else:
+                for producer in self.producers.values():
+                    producer.close()
+                self.producers, self.open_rows = {}, {}
+                self.wh._engine.mover.make_safe()
+        if left:
+            self.after_crash(left[0], point=point)
+
+    def next_folder(self) -> Path:
+        self.lives += 1
+        return self.root / f"life-{self.lives}"
+
+    def after_crash(self, left: Path, *, dying: tuple[str, dict[str, list[Row]], str | None] | None = None, point: CrashPoint | None = None) -> None:
+        self.held = []  # their engine is gone
+        if self.wh._shared is not None:
+            abandon(self.wh)
+        before = self.reopened(left)
+        positions = self.wh._engine.ledger.newest_state().positions
+        if dying is not None:
+            self.settle(*dying, positions=positions, point=point)
+        expected = {}
+        for source, last in self.model.last_number.items():
+            kept = positions[source].number if source in positions else 0
+            assert kept >= self.model.durable.get(source, 0), "a durable commit was lost"
+            lost = self.model.lose_after(source, kept)
+            if lost:
+                expected[source] = (lost[0].number, last, sum(commit.size for commit in lost))
+        found = {loss.source: (loss.first, loss.last, loss.rows) for loss in self.wh.losses()[before:]}
+        assert found == expected
+        self.receipts = [(receipt, holds and not self.is_lost(receipt, expected)) for receipt, holds in self.receipts]
+        self.read_together(list(TABLES), 0)
+        self.check_all_there()
+
+    def is_lost(self, receipt: Receipt, lost: dict[str, tuple[int, int, int]]) -> bool:
+        return any(source in lost and lost[source][0] <= number <= lost[source][1] for source, number in numbers(receipt.cut).items())
+
+    def settle(self, source: str, rows: dict[str, list[Row]], batch_id: str | None, *, positions: dict[str, Any], point: CrashPoint | None) -> None:
+        """Learn from the ledger whether the dying commit happened, and compare with where it died."""
+        number = self.model.last_number.get(source, 0) + 1
+        known = batch_id is not None and (source, batch_id) in self.model.batches
+        happened = source in positions and positions[source].number == number
+        if happened:
+            assert not known
+            assert point in (CrashPoint.LEDGER_COMMITTED, CrashPoint.NOTICE_GIVEN, CrashPoint.LOG_REMOVED, CrashPoint.COMMIT_PUBLISHED)
+            self.model.add(source, positions[source], rows, durable=True, batch_id=batch_id)
+        elif point is CrashPoint.COMMIT_PUBLISHED and not known:
+            # It was visible in memory, and then lost; the loss is reported.
+            self.model.add(source, Commit(number, self.model.newest_us() + 1), rows, durable=False)
+        else:
+            assert known or point not in (CrashPoint.LEDGER_COMMITTED, CrashPoint.NOTICE_GIVEN)
+
+    def reopened(self, folder: Path) -> int:
+        """Open the folder and return how many losses were known before."""
+        known = len(self.losses_known) if hasattr(self, "losses_known") else 0
+        self.begin_life(folder)
+        self.losses_known = self.wh.losses()
+        return known
+
+    def begin_life(self, folder: Path) -> None:
+        self.wh = rt.open(folder, clock=self.clock, **self.bounds)
+        self.producers, self.open_rows = {}, {}
+        self.check_all_there()
+
+    def check_all_there(self) -> None:
+        """Recovery left no second truth: the tables' newest versions are the ledger's."""
+        engine = self.wh._engine
+        for name, schema in engine.schemas.items():
+            assert engine.store.newest_version(schema) == engine.catalyst.tables[name].version
+
+    @invariant()
+    def bounds_are_kept(self) -> None:
+        if hasattr(self, "wh"):
+            for table in self.wh._engine.catalyst.tables.values():
+                assert 0 <= table.bytes_memory
+                assert 0 <= table.bytes_spilled <= self.bounds["spill_bytes_max"]
+
+
+def run(examples: int) -> None:
+    pytest.importorskip("hypothesis")
+    from hypothesis.stateful import run_state_machine_as_test
+
+    run_state_machine_as_test(
+        Machine, settings=settings(max_examples=examples, stateful_step_count=STEPS, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_at_x9_any_history_gives_the_answers_of_the_list_model() -> None:
+    """AT-X9: random histories of producers, moves, crashes and queries against a list; every row once, every cut honoured."""
+    run(EXAMPLES)
