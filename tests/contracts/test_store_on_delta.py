@@ -1,6 +1,7 @@
 """The behaviour of a store, and what is Delta's own, on the embedded lakehouse."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -308,3 +309,22 @@ def test_a_full_disk_fails_the_commit_and_leaves_no_half_files(tmp_path: Path, s
     newest = store.newest_version(SALE)
     assert skus_at(store, add(store, newest, 5))[-1] == 5
     assert DeltaTable(str(folder)).version() == newest + 1
+
+
+def test_everything_is_synced_before_a_commit_returns(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Power loss: data file, its folder, log entry and the log's folder are on the disk, in this order, once each."""
+    version = store.create(SALE)
+    synced: list[str] = []
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    (file,) = store.write_files(SALE, rows_of(1), batch_id="b")
+    store.commit(SALE, [file], version=version, batch_id="b", batch_number=1)
+
+    assert synced[:2] == [file.path, "sale"]
+    assert synced[2].startswith("_righttime_")
+    assert synced[3:] == ["_delta_log"]

@@ -2,7 +2,7 @@
 
 In: requests, one JSON object per line.
 Out: how each victim ended, one JSON object per line.
-Promise: the parent opens no warehouse and starts no thread, so a fork is as good as a new process.
+Promise: the parent opens no warehouse and starts no thread of its own, so a fork is as good as a new process.
 """
 
 import json
@@ -12,9 +12,8 @@ import signal
 import subprocess
 import sys
 import traceback
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from righttime.changes import faults
@@ -60,7 +59,7 @@ class Zygote:
     """The test's end of the line."""
 
     def __init__(self) -> None:
-        environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY / 'src'}{os.pathsep}{REPOSITORY}"}
+        environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY / 'src'}{os.pathsep}{REPOSITORY}", "OPENBLAS_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.crash_zygote"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, cwd=REPOSITORY, text=True
         )
@@ -145,8 +144,6 @@ def _work_open(victim: Victim) -> None:
 
 
 WORKS = {"plan": _work_plan, "open": _work_open}
-
-__all__ = ["Death", "Random", "Victim", "Zygote", "replace"]
 
 if __name__ == "__main__":
     serve()

@@ -77,7 +77,10 @@ class RowEncoder:
         self._position = {name.lower(): position for position, name in enumerate(self._names)}
         kinds = set(table.columns.types)
         self._block_type: Any = _INTEGERS.get(kinds.pop()) if len(kinds) == 1 else None
-        self._row_checks = _row_checks(table.columns)
+        self._plain = tuple(_PLAIN.get(kind, int if kind in _INTEGERS else None) for kind in table.columns.types)
+        self._checks = tuple((position, check) for position, kind in enumerate(table.columns.types) if (check := _value_check(kind)) is not None)
+        limits = np.iinfo(self._block_type) if self._block_type is not None else None
+        self._limits = (int(limits.min), int(limits.max)) if limits is not None else None
 
     def ordered(self, row: Row) -> tuple[Any, ...]:
         """Return the row's values in column order; columns a mapping leaves out become null."""
@@ -99,10 +102,18 @@ class RowEncoder:
 
     def checked(self, row: Row) -> tuple[Any, ...]:
         """Return one row, ready to be encoded later together with others; raise now if it does not fit."""
-        values = self.ordered(row)
-        if self._row_checks is None or not all(map(_passes, self._row_checks, values)):
+        values = row if type(row) is tuple and len(row) == self._width else self.ordered(row)
+        if not self._is_plain(values):
             self._encode_columns([values])
         return values
+
+    def _is_plain(self, values: tuple[Any, ...]) -> bool:
+        """Tell cheaply that a row fits; False only means that it takes an encoding to be sure."""
+        if tuple(map(type, values)) != self._plain:
+            return False
+        if self._limits is not None:
+            return bool(self._limits[0] <= min(values) and max(values) <= self._limits[1])
+        return all(check(values[position]) for position, check in self._checks)
 
     def encode(self, rows: Sequence[Row]) -> Chunk:
         """Check and encode many rows; nothing is kept if one of them does not fit."""
@@ -194,37 +205,27 @@ def _fast_array(kind: pa.DataType, values: Sequence[Any]) -> pa.Array | None:
     return None
 
 
-_Check = Callable[[Any], bool]
+_PLAIN: dict[pa.DataType, type] = {
+    pa.float64(): float,
+    pa.bool_(): bool,
+    pa.binary(): bytes,
+    pa.string(): str,
+    pa.date32(): date,
+    pa.timestamp("us"): datetime,
+    pa.timestamp("us", tz="UTC"): datetime,
+}
+"""Types whose values need no more than a look at their class, or the check below."""
 
 
-def _row_checks(columns: pa.Schema) -> tuple[_Check, ...] | None:
-    """Return a cheap, exact check per column, or None if some type needs a real encoding to be sure."""
-    checks: list[_Check] = []
-    for field in columns:
-        check = _value_check(field.type)
-        if check is None:
-            return None
-        checks.append(check)
-    return tuple(checks)
-
-
-def _value_check(kind: pa.DataType) -> _Check | None:
+def _value_check(kind: pa.DataType) -> Callable[[Any], bool] | None:
     if kind in _INTEGERS:
         low, high = int(np.iinfo(_INTEGERS[kind]).min), int(np.iinfo(_INTEGERS[kind]).max)
-        return lambda value: type(value) is int and low <= value <= high
-    plain: dict[pa.DataType, type] = {pa.float64(): float, pa.bool_(): bool, pa.binary(): bytes, pa.date32(): date}
-    if kind in plain:
-        wanted = plain[kind]
-        return lambda value: type(value) is wanted
+        return lambda value: low <= value <= high
     if kind == pa.string():
-        return lambda value: type(value) is str and value.isascii()
+        return str.isascii  # other text may hold lone surrogates, which are no UTF-8
     if pa.types.is_timestamp(kind):
-        return lambda value: type(value) is datetime and value.tzinfo is None
+        return lambda value: value.tzinfo is None
     return None
-
-
-def _passes(check: _Check, value: Any) -> bool:
-    return check(value)
 
 
 def _shown(value: Any) -> str:

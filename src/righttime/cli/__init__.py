@@ -7,8 +7,8 @@ Promise: an error is one line with its code and the way out, exit code 1; wrong 
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -17,7 +17,6 @@ from righttime import __version__
 from righttime.cli import care, receipt, sql, status
 from righttime.cli.console import err, error_line
 from righttime.cli.demo.command import demo
-from righttime.errors import RightTimeError
 from righttime.telemetry import configure
 
 __all__ = ["main", "run"]
@@ -75,10 +74,7 @@ def run(arguments: Sequence[str]) -> int:
         return 1
     except Exception as error:
         if debug:
-            import_module("traceback").print_exc()
+            traceback.print_exc()
         err().print(error_line(error, debug=debug), soft_wrap=True)
         return 1
     return 0
-
-
-assert issubclass(RightTimeError, Exception)

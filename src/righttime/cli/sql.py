@@ -10,7 +10,6 @@ import json
 import math
 import sys
 from datetime import date, datetime, time
-from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -139,6 +138,3 @@ def json_value(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
-
-
-assert Decimal  # Decimals become text in `json_value`: a JSON number would be read back as a float.

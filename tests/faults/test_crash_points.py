@@ -1,0 +1,48 @@
+"""I6 at every named point: a real process dies by SIGKILL in the middle of its work, and the warehouse it leaves is whole."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from righttime.changes.faults import CrashPoint
+from tests.support.crash_judge import Judge, Run
+from tests.support.crash_plan import Plan
+from tests.support.crash_zygote import Victim, Zygote
+
+SEEDS = range(10)
+# Before the ledger's transaction a commit does not exist; after it, nothing can take it away again.
+BEFORE = {
+    CrashPoint.COMMIT_STAGED,
+    CrashPoint.LOG_WRITTEN,
+    CrashPoint.LOG_SYNCED,
+    CrashPoint.FILES_WRITTEN,
+    CrashPoint.TABLE_COMMITTED,
+    CrashPoint.TABLES_COMMITTED,
+    CrashPoint.LEDGER_BEGUN,
+}
+AFTER = {CrashPoint.LEDGER_COMMITTED, CrashPoint.NOTICE_GIVEN, CrashPoint.LOG_REMOVED}
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    started = Zygote()
+    yield started
+    started.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("point", list(CrashPoint))
+def test_a_kill_at_a_named_point_loses_doubles_and_halves_nothing(tmp_path: Path, zygote: Zygote, point: CrashPoint, seed: int) -> None:
+    """Whatever was acknowledged as durable is there once and whole; what was only in memory is there whole or reported; the warehouse goes on."""
+    folder, journal = tmp_path / "shop", tmp_path / "journal"
+    arrival = Random(f"{point}/{seed}").randint(1, 12)
+    threads = seed % 2 == 1
+
+    death = zygote.run(Victim(str(folder), str(journal), seed=seed, threads=threads, crash_at=f"{point}:{arrival}"))
+
+    assert death.killed, death.error or f"{point}:{arrival} was never reached"
+    run, judge = Run.read(journal, Plan(seed)), Judge(folder)
+    judge.after_kill(run, expected_there=None if threads else False if point in BEFORE else True if point in AFTER else None)
+    judge.use_again(run)
