@@ -143,6 +143,7 @@ class Engine:
         try:
             self.mover.make_safe()
         finally:
+            self.mover.close()
             self.images.close()
             self.trace.reset()
             self.trace.close()

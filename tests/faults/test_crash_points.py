@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from righttime.changes.faults import CrashPoint
+from tests.support.crash_folder import crash_folder
 from tests.support.crash_judge import Judge, Run
 from tests.support.crash_plan import Plan
 from tests.support.crash_zygote import Victim, Zygote
@@ -32,11 +33,17 @@ def zygote() -> Iterator[Zygote]:
     started.close()
 
 
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with crash_folder() as folder:
+        yield folder
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("point", list(CrashPoint))
-def test_a_kill_at_a_named_point_loses_doubles_and_halves_nothing(tmp_path: Path, zygote: Zygote, point: CrashPoint, seed: int) -> None:
+def test_a_kill_at_a_named_point_loses_doubles_and_halves_nothing(place: Path, zygote: Zygote, point: CrashPoint, seed: int) -> None:
     """Whatever was acknowledged as durable is there once and whole; what was only in memory is there whole or reported; the warehouse goes on."""
-    folder, journal = tmp_path / "shop", tmp_path / "journal"
+    folder, journal = place / "shop", place / "journal"
     arrival = Random(f"{point}/{seed}").randint(1, 12)
     threads = seed % 2 == 1
 

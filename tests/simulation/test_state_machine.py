@@ -333,10 +333,10 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.receipts)
     @rule(pick=st.integers(0, 1000))
     def verify(self, pick: int) -> None:
-        """A receipt verifies at any later time, unless a crash took a commit it contains."""
+        """A receipt verifies at any later time; where a crash took a commit it contains, only if running it again gives the same rows."""
         receipt, holds = self.receipts[pick % len(self.receipts)]
         found = self.wh.verify(receipt.to_json())
-        assert found.ok == holds, found
+        assert found.ok if holds else not found.ok or found.method == "rerun", found
 
     # -- ends and beginnings -----------------------------------------------------------------------------------------
 

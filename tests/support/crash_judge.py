@@ -217,7 +217,7 @@ class Judge:
         for table in TABLES:
             folder = self.folder / "tables" / table
             used = {Path(uri).name for uri in DeltaTable(str(folder)).file_uris()}
-            found = {path.name for path in folder.iterdir()} - {"_delta_log"}
+            found = {path.name for path in folder.iterdir()} - {"_delta_log", "_staging"}
             assert found == used, f"{table}: left over {sorted(found - used)}, missing {sorted(used - found)}"
             assert not [*folder.glob("_delta_log/*.tmp")]
         assert {path.name for path in self.folder.iterdir()} <= {"ledger.db", "ledger.db-wal", "ledger.db-shm", "writer.lock", "trace.bin", "log", "spill", "tables"}

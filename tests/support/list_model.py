@@ -47,7 +47,7 @@ class ListModel:
             self.batches[source, batch_id] = commit.number
 
     def all_durable(self) -> None:
-        self.durable.update(self.last_number)
+        self.durable.update({source: commits[-1].number for source, commits in self.commits.items() if commits})
 
     def newest_us(self) -> int:
         return max((commits[-1].time_us for commits in self.commits.values() if commits), default=0)

@@ -11,7 +11,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from righttime.changes.rows import RowEncoder, table_of
+from righttime.changes.encoder import RowEncoder
+from righttime.changes.rows import table_of
 from righttime.changes.schema import TableSchema, declare_table
 from righttime.errors import ProducerClosed, UnknownTable, WarehouseClosed
 from righttime.ledger.receipts import Receipt

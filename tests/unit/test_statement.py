@@ -312,3 +312,20 @@ def test_any_other_insert_is_refused(sql: str) -> None:
     with pytest.raises(SqlRefused) as caught:
         insert_statement(sql)
     assert caught.value.context["way_out"].endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("sql", "way_out"),
+    [("INSERT INTO a VALUES (1)", "producer"), ("CREATE TABLE a (x INT)", "create_table"), ("EXPLAIN SELECT 1", r"explain\(\)"), ("SET a = 1", "spark_conf")],
+)
+def test_the_way_out_depends_on_the_verb(sql: str, way_out: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A refusal says where to go instead, and the parser's own doubts do not reach the log."""
+    with pytest.raises(SqlRefused, match=f"does not begin a query.*{way_out}"):
+        read_statement(sql)
+    assert not caplog.records
+
+
+def test_an_insert_followed_by_another_statement_is_refused_as_such() -> None:
+    """The first statement alone would be half of what was asked for."""
+    with pytest.raises(SqlRefused, match="several statements"):
+        insert_statement("INSERT INTO a VALUES (1); INSERT INTO a VALUES (2)")

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from righttime.catalyst.shell import Flush
-from righttime.changes.rows import Chunk, Row, RowEncoder
+from righttime.changes.encoder import RowEncoder
+from righttime.changes.rows import Chunk, Row
 from righttime.warehouse.store import DataFile
 
 

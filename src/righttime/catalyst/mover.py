@@ -8,6 +8,7 @@ Promise: one durable step at a time; a step that fails leaves nothing visible, a
 import threading
 import uuid
 from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -91,6 +92,7 @@ class Mover:
         self._settings = settings
         self._lock = threading.Lock()
         self._unclean: set[str] = set()
+        self._checkpoints = ThreadPoolExecutor(max_workers=1, thread_name_prefix="righttime-checkpoint")
         self.durable: State = ledger.newest_state()
 
     def commit(self, link: Link, *, tables: Collection[str], bypass: Mapping[str, Bypass], batch_id: str | None, kind: str) -> Published:
@@ -270,8 +272,19 @@ class Mover:
         self._wal.release(self.durable.log_begin, end=self.durable.log_end)
         for table, version in step.versions.items():
             if version % self._settings.checkpoint_versions == 0:
-                self._store.checkpoint(self._schemas[table], version)
+                self._checkpoints.submit(self._checkpoint, table, version)
         log.debug("state.durable", state=self.durable.number, kind=step.kind, tables=sorted(step.versions), logged=len(step.entries))
+
+    def _checkpoint(self, table: str, version: int) -> None:
+        """Write a table's checkpoint, in the background: it takes a hundred commits' time and nothing depends on it."""
+        try:
+            self._store.checkpoint(self._schemas[table], version)
+        except Exception as error:
+            log.warning("checkpoint.failed", table=table, version=version, error=str(error))
+
+    def close(self) -> None:
+        """Let checkpoints under way finish."""
+        self._checkpoints.shutdown(wait=True)
 
     # -- failure -----------------------------------------------------------------------------------------------------
 
@@ -279,6 +292,10 @@ class Mover:
         """Take Delta commits of a failed step back; where even that fails, the table is cleaned before the next step."""
         self._unclean |= set(step.files)
         try:
+            for table, files in step.files.items():
+                if table not in step.versions:
+                    kept = step.bypass.get(table, Bypass()).files  # they belong to the producer's transaction, which goes on
+                    self._store.discard(self._schemas[table], [file for file in files if file not in kept])
             self._clean()
         except Exception as error:
             log.warning("table.unclean", tables=sorted(self._unclean), error=str(error))

@@ -21,9 +21,10 @@ from righttime.catalyst.mover import Bypass, Mover
 from righttime.catalyst.policies import Policy, start_policy
 from righttime.catalyst.shell import Catalyst, Flush, Published
 from righttime.changes.clock import Clock
+from righttime.changes.encoder import RowEncoder
 from righttime.changes.faults import CrashPoint, reach
 from righttime.changes.position import Commit
-from righttime.changes.rows import Chunk, Row, RowEncoder
+from righttime.changes.rows import Chunk, Row
 from righttime.changes.schema import TableSchema
 from righttime.errors import BadSetting, BatchTooLarge, ProducerClosed, UnknownTable
 from righttime.settings import Settings

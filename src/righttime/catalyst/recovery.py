@@ -5,7 +5,7 @@ Out: memory tables, sources and the sequence of row ids as they were at that sta
 Promise: what the ledger does not know is gone afterwards, on disk as in memory; running it twice changes nothing more.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from righttime.catalyst.head import SourceHistory
@@ -45,7 +45,7 @@ def recover(
     state: State,
 ) -> Recovered:
     """Fill an empty catalyst with what was true at `state`; with `trace` None (read-only) nothing on disk is touched."""
-    losses = _losses(state, trace, found_us=catalyst.authority.read_us()) if trace is not None else ()
+    losses = _losses(state, trace, known=ledger.losses(), found_us=catalyst.authority.read_us()) if trace is not None else ()
     for name, schema in schemas.items():
         found = state.tables.get(name, TableState(name, 0, 0, 0, ()))
         version = _undone(store, schema, found.version) if trace is not None else found.version
@@ -62,13 +62,14 @@ def recover(
     return Recovered(state, losses, rows)
 
 
-def _losses(state: State, trace: CommitTrace, *, found_us: int) -> tuple[Loss, ...]:
-    """Compare what the last process noted with what is durable."""
+def _losses(state: State, trace: CommitTrace, *, known: Sequence[Loss], found_us: int) -> tuple[Loss, ...]:
+    """Compare what the last process noted with what is durable, and with what earlier crashes took."""
     losses = []
     for source, (number, time_us, rows_unsafe) in trace.read().items():
         durable = state.positions.get(source, START)
-        if number > durable.number and time_us > durable.time_us:
-            losses.append(Loss(source, durable.number + 1, number, rows_unsafe, found_us))
+        first = max([durable.number, *(loss.last for loss in known if loss.source == source)]) + 1
+        if number >= first and time_us > durable.time_us:
+            losses.append(Loss(source, first, number, rows_unsafe, found_us))
     return tuple(losses)
 
 

@@ -40,12 +40,16 @@ def list_receipts(
     for receipt in receipts:
         given = f"[yellow]{seconds(receipt.given_s)} late[/]" if receipt.late else seconds(receipt.given_s)
         text = " ".join(receipt.query.split())
-        shown.add_row(receipt.receipt_id[:12], moment(receipt.issued_us)[:19], f"{receipt.state:,}", seconds(receipt.asked_s), given, f"{receipt.rows:,}", plain(text))
+        shown.add_row(
+            receipt.receipt_id[:12], moment(receipt.issued_us)[:19], f"{receipt.state:,}", seconds(receipt.asked_s), given, f"{receipt.rows:,}", plain(text)
+        )
     out().print(shown if receipts else "No receipts yet: every answer of `righttime sql` leaves one.")
 
 
 @app.command()
-def show(receipt_id: Annotated[str, typer.Argument(metavar="ID", help="The id, or its first characters.")], warehouse: WarehousePath = ".", as_json: AsJson = False) -> None:
+def show(
+    receipt_id: Annotated[str, typer.Argument(metavar="ID", help="The id, or its first characters.")], warehouse: WarehousePath = ".", as_json: AsJson = False
+) -> None:
     """Show one receipt: what was asked, what was given, and from where."""
     with reader(warehouse) as wh:
         receipt = wh.receipt(receipt_id)
@@ -77,7 +81,9 @@ def _print_receipt(receipt: Receipt) -> None:
     for cut in receipt.cut:
         sources.add_row(plain(cut.source), _commit(cut.last_inside), "none known" if cut.first_outside is None else _commit(cut.first_outside))
     console.print(sources)
-    tables = plain_table("table", "rows from memory", "rows from the warehouse", "version", title="\nTables", right=("rows from memory", "rows from the warehouse", "version"))
+    tables = plain_table(
+        "table", "rows from memory", "rows from the warehouse", "version", title="\nTables", right=("rows from memory", "rows from the warehouse", "version")
+    )
     for table in receipt.tables:
         tables.add_row(plain(table.name), f"{table.rows_hot:,}", f"{table.rows_stored:,}", str(table.version))
     console.print(tables)

@@ -69,9 +69,13 @@ def _bounds(found: Status) -> Table:
     shown = plain_table("bound", "used", "of", "", right=("used", "of", ""))
     for table in found.tables:
         if table.bytes_memory:
-            shown.add_row(f"memory of {plain(table.name)}", size(table.bytes_memory), size(found.memory_bytes_max), share(table.bytes_memory, found.memory_bytes_max))
+            shown.add_row(
+                f"memory of {plain(table.name)}", size(table.bytes_memory), size(found.memory_bytes_max), share(table.bytes_memory, found.memory_bytes_max)
+            )
         if table.bytes_spilled:
-            shown.add_row(f"spill of {plain(table.name)}", size(table.bytes_spilled), size(found.spill_bytes_max), share(table.bytes_spilled, found.spill_bytes_max))
+            shown.add_row(
+                f"spill of {plain(table.name)}", size(table.bytes_spilled), size(found.spill_bytes_max), share(table.bytes_spilled, found.spill_bytes_max)
+            )
     shown.add_row("write-ahead log", size(found.log_bytes), size(found.log_bytes_max), share(found.log_bytes, found.log_bytes_max))
     return shown
 

@@ -36,7 +36,9 @@ def _verified(answers: Sequence[Seen]) -> Check:
 
 def _exact(answers: Sequence[Seen], books: Mapping[str, Book]) -> Check:
     right = sum(expected(seen, books) == (seen.sales, seen.cents) for seen in answers)
-    return Check(bool(answers) and right == len(answers), f"{right} of {len(answers)} answers count exactly the rows and cents that the sellers had committed at the cut")
+    return Check(
+        bool(answers) and right == len(answers), f"{right} of {len(answers)} answers count exactly the rows and cents that the sellers had committed at the cut"
+    )
 
 
 def expected(seen: Seen, books: Mapping[str, Book]) -> tuple[int, int]:

@@ -88,7 +88,11 @@ def _answer_table() -> Table:
 
 def _add_answer(shown: Table, seen: Seen) -> None:
     receipt, verification = seen.receipt, seen.verification
-    verified = Text({"rerun": "✓ running it again", "ledger": "✓ the ledger"}[verification.method], style="green") if verification.ok else Text("✗ " + verification.detail, style="bold red")
+    verified = (
+        Text({"rerun": "✓ running it again", "ledger": "✓ the ledger"}[verification.method], style="green")
+        if verification.ok
+        else Text("✗ " + verification.detail, style="bold red")
+    )
     shown.add_row(
         Text(seen.question.reader, style="bold"),
         f"≤ {seen.question.freshness_s:.0f} s",
@@ -141,8 +145,11 @@ def _rates(result: Result) -> list[str]:
     rows, commits = (sum(getattr(book, what) for book in result.books.values()) for what in ("rows", "commits"))
     lines = [f"{rows:,} rows in {commits:,} commits, inserted one by one in {result.selling_s:.1f} s: {rows / result.selling_s:,.0f} rows/s"]
     lines += [
-        f"{name}: {book.rows / max(book.busy_s, 1e-9):,.0f} rows/s while it was busy ({100 * book.busy_s / result.selling_s:.0f} % of the time)" for name, book in result.books.items()
+        f"{name}: {book.rows / max(book.busy_s, 1e-9):,.0f} rows/s while it was busy ({100 * book.busy_s / result.selling_s:.0f} % of the time)"
+        for name, book in result.books.items()
     ]
     took = [seen.took_s for seen in result.answers[3:]] or [seen.took_s for seen in result.answers]
-    lines.append(f"a Spark answer took {seconds(statistics.median(took))} (median); of that, waiting for freshness {seconds(statistics.median(s.receipt.waited_s for s in result.answers))}")
+    lines.append(
+        f"a Spark answer took {seconds(statistics.median(took))} (median); of that, waiting for freshness {seconds(statistics.median(s.receipt.waited_s for s in result.answers))}"
+    )
     return lines

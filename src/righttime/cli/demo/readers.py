@@ -85,7 +85,9 @@ def _top(answer: Answer) -> str:
 class Reader:
     """One reader in a thread of its own."""
 
-    def __init__(self, wh: Warehouse, question: Question, *, stop: threading.Event, seen: Callable[[Seen], None], failed: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, wh: Warehouse, question: Question, *, stop: threading.Event, seen: Callable[[Seen], None], failed: Callable[[BaseException], None]
+    ) -> None:
         self.question = question
         self._wh = wh
         self._stop = stop
