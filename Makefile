@@ -21,6 +21,8 @@ ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 export PYTHONUTF8 := 1
+# The machine's certificates count, as they do for pip.
+export UV_SYSTEM_CERTS ?= true
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile

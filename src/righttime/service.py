@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from righttime.catalyst.images import Images
+from righttime.catalyst.images import Images, forget_spilled
 from righttime.catalyst.keeper import Keeper
 from righttime.catalyst.log import WriteAheadLog
 from righttime.catalyst.mover import Mover
@@ -67,6 +67,7 @@ class Engine:
         self.catalyst = Catalyst(settings=settings, clock=clock, authority=TimeAuthority(clock), trace=self.trace)
         state = ledger.newest_state()
         self.recovered = recover(self.catalyst, ledger=ledger, store=self.store, wal=self.wal, trace=self.trace, schemas=self.schemas, state=state)
+        forget_spilled(folder)
         self.images = Images(self.catalyst, settings=settings, folder=folder)
         self.mover = Mover(self.catalyst, ledger, self.store, self.wal, schemas=self.schemas, settings=settings)
         self.keeper = Keeper(self.catalyst, materialize=self.mover.materialize, settings=settings)
@@ -142,10 +143,12 @@ class Engine:
         self.keeper.stop()
         try:
             self.mover.make_safe()
+            # Only now: where that failed, the next open has to find in the trace what was lost.
+            self.trace.reset()
         finally:
             self.mover.close()
             self.images.close()
-            self.trace.reset()
+            forget_spilled(self.folder)
             self.trace.close()
             self.spark.stop()
             self.ledger.close()

@@ -44,7 +44,7 @@ def place() -> Iterator[Path]:
 def test_a_kill_at_a_named_point_loses_doubles_and_halves_nothing(place: Path, zygote: Zygote, point: CrashPoint, seed: int) -> None:
     """Whatever was acknowledged as durable is there once and whole; what was only in memory is there whole or reported; the warehouse goes on."""
     folder, journal = place / "shop", place / "journal"
-    arrival = Random(f"{point}/{seed}").randint(1, 12)
+    arrival = Random(f"{point}/{seed}").randint(1, 25)
     threads = seed % 2 == 1
 
     death = zygote.run(Victim(str(folder), str(journal), seed=seed, threads=threads, crash_at=f"{point}:{arrival}"))

@@ -1,9 +1,12 @@
 """SparkOwner over the life of a process: who starts Spark, who stops it, and what the terminal sees."""
 
+import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+
+from righttime.pipeline.java import find_java
 
 
 def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -19,7 +22,9 @@ def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     text = textwrap.dedent(prelude) + textwrap.dedent(program)
     source = str(Path(__file__).parents[2] / "src")
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {source!r})\n{text}"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
+    # A user with a session of his own has a Java of his own.
+    environment = {**os.environ, "JAVA_HOME": str(find_java())}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=240)
 
 
 def test_our_session_is_quiet_restarts_after_stop_and_leaves_nothing_in_the_folder(tmp_path: Path) -> None:

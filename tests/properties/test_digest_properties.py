@@ -1,5 +1,6 @@
 """Laws of the digest, for any rows."""
 
+import json
 import math
 from collections import Counter
 from typing import Any
@@ -38,7 +39,7 @@ def digest(rows: list[dict[str, Any]]) -> str:
 
 
 def multiset(rows: list[dict[str, Any]]) -> Counter[str]:
-    return Counter(repr(row) for row in rows)
+    return Counter(json.dumps(row, sort_keys=True) for row in rows)
 
 
 @given(first=ROWS, second=ROWS)

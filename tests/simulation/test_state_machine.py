@@ -71,6 +71,8 @@ class Switch:
 
 
 POLICIES: dict[str, Callable[[], rt.Policy]] = {"now": rt.Immediate, "asked": rt.OnDemand, "every": lambda: rt.Every("10s"), "switch": Switch}
+FIRST_POLICY = {"p": "asked", "q": "now", "r": "switch"}
+LIFE_STEPS = 12
 
 
 @dataclass
@@ -101,6 +103,8 @@ class Machine(RuleBasedStateMachine):
         self.receipts: list[tuple[Receipt, bool]] = []
         self.next_row = 0
         self.lives = 0
+        self.steps = 0
+        self.policies = dict(FIRST_POLICY)
 
     @initialize(bounds=st.sampled_from([ROOMY, ROOMY, TIGHT, FORGETFUL]))
     def begin(self, bounds: dict[str, Any]) -> None:
@@ -120,12 +124,13 @@ class Machine(RuleBasedStateMachine):
 
     def producer(self, source: str) -> Producer:
         if source not in self.producers:
-            self.open(source, "now")
+            self.open(source, self.policies[source])
         return self.producers[source]
 
     def open(self, source: str, policy: str) -> None:
         self.producers[source] = self.wh.producer(name=source, policy=POLICIES[policy]())
         self.open_rows[source] = {}
+        self.policies[source] = policy
 
     @rule(source=sources, policy=st.sampled_from(sorted(POLICIES)))
     def open_anew(self, source: str, policy: str) -> None:
@@ -155,6 +160,18 @@ class Machine(RuleBasedStateMachine):
     def new_row(self, table: str) -> Row:
         self.next_row += 1
         return (self.next_row, f"é{self.next_row % 3}" if table == "y" else self.next_row % 3)
+
+    @rule(source=sources, loads=st.lists(st.tuples(tables, st.integers(1, 9)), min_size=1, max_size=3), way=ways)
+    def load(self, source: str, loads: list[tuple[str, int]], way: str) -> None:
+        """The usual transaction."""
+        for table, count in loads:
+            self.insert(source, table, "many", count)
+        self.commit(source, way, None)
+
+    @rule(source=st.sampled_from("pr"), loads=st.lists(st.tuples(st.sampled_from("xyw"), st.integers(1, 5)), min_size=1, max_size=3))
+    def load_lazily(self, source: str, loads: list[tuple[str, int]]) -> None:
+        """The usual transaction of a lazy producer."""
+        self.load(source, loads, "memory")
 
     @rule(source=sources, way=ways, batch_id=batch_ids)
     def commit(self, source: str, way: str, batch_id: str | None) -> None:
@@ -340,6 +357,7 @@ class Machine(RuleBasedStateMachine):
 
     # -- ends and beginnings -----------------------------------------------------------------------------------------
 
+    @precondition(lambda self: self.steps >= LIFE_STEPS)
     @rule()
     def reopen(self) -> None:
         self.drop_held()
@@ -350,10 +368,12 @@ class Machine(RuleBasedStateMachine):
         self.model.all_durable()
         self.begin_life(self.wh.path)
 
+    @precondition(lambda self: self.steps >= LIFE_STEPS)
     @rule()
     def crash(self) -> None:
         self.after_crash(crash(self.wh, self.next_folder()))
 
+    @precondition(lambda self: self.steps >= LIFE_STEPS)
     @rule(source=sources, way=ways, batch_id=batch_ids, point=st.sampled_from(CrashPoint), arrivals=st.integers(1, 2))
     def crash_in_commit(self, source: str, way: str, batch_id: str | None, point: CrashPoint, arrivals: int) -> None:
         """A commit that dies is there whole if the ledger has it, and else not at all; so it is committed again or known."""
@@ -364,6 +384,7 @@ class Machine(RuleBasedStateMachine):
         if left:
             self.after_crash(left[0], dying=(source, rows, batch_id), point=point)
 
+    @precondition(lambda self: self.steps >= LIFE_STEPS)
     @rule(some=st.lists(tables, max_size=2, unique=True), point=st.sampled_from(CrashPoint), arrivals=st.integers(1, 2), what=st.sampled_from(["materialize", "gc", "close"]))
     def crash_in_care(self, some: list[str], point: CrashPoint, arrivals: int, what: str) -> None:
         with killed_at(self.wh, point, self.next_folder(), arrivals=arrivals) as left:
@@ -432,6 +453,7 @@ class Machine(RuleBasedStateMachine):
     def begin_life(self, folder: Path) -> None:
         self.wh = rt.open(folder, clock=self.clock, **self.bounds)
         self.producers, self.open_rows = {}, {}
+        self.steps = 0
         self.check_all_there()
 
     def check_all_there(self) -> None:
@@ -442,6 +464,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def bounds_are_kept(self) -> None:
+        self.steps += 1
         if hasattr(self, "wh"):
             for table in self.wh._engine.catalyst.tables.values():
                 assert 0 <= table.bytes_memory

@@ -16,7 +16,7 @@ TABLES: Mapping[str, Mapping[str, object]] = {"sale": {}, "stock": {"partition_b
 # Bounds so small that some ten loads already go past the catalyst, spill, fill several log files and write checkpoints.
 BOUNDS: Mapping[str, object] = {
     "bypass_bytes": 20_000,
-    "memory_bytes_max": 4_000,
+    "memory_bytes_max": 300,
     "segment_rows": 16,
     "log_file_bytes": 3_000,
     "checkpoint_versions": 4,
@@ -87,13 +87,15 @@ class Plan:
         self._name = f"{seed}/{run}"
         self._first = run * _LOADS_PER_RUN + 1
         self.policies = _policies(Random(f"{seed}/policies"))
+        # Some runs make nearly everything safe at once, some keep most in memory for long.
+        self._memory_weight = Random(f"{seed}/weight").choice([2, 6, 20])
 
     def loads(self, source: str) -> Iterator[Load]:
         """Yield the loads of one source, without end."""
         dice = Random(f"{self._name}/{source}")
         number = self._first
         while True:
-            yield _load(dice, source, number)
+            yield _load(dice, source, number, memory_weight=self._memory_weight)
             number += 1
 
     def chores(self) -> Iterator[Chore]:
@@ -101,7 +103,7 @@ class Plan:
         dice = Random(f"{self._name}/chores")
         number = self._first
         while True:
-            # Every third one collects, after some litter, so that each point of a collection is reached soon.
+            # Litter and collections come often, so that each point of a collection is reached soon.
             yield _chore(dice, number, kind="litter" if number % 4 == 1 else "gc" if number % 4 == 2 else dice.choice(["materialize", "read", "flush"]))
             number += 1
 
@@ -121,13 +123,13 @@ def _policies(dice: Random) -> dict[str, str]:
     return dict(zip(SOURCES, policies, strict=True))
 
 
-def _load(dice: Random, source: str, number: int) -> Load:
+def _load(dice: Random, source: str, number: int, *, memory_weight: int) -> Load:
     rows = {} if dice.random() < 0.04 else {"sale": dice.randint(1, 4), "stock": dice.randint(0, 3), "audit": dice.choice([0] * 6 + [2])}
     return Load(
         source=source,
         number=number,
         rows=rows,
-        durability=dice.choices(["memory", "log", "warehouse"], weights=[6, 3, 2])[0],
+        durability=dice.choices(["memory", "log", "warehouse"], weights=[memory_weight, 3, 2])[0],
         wide=bool(rows) and dice.random() < 0.06,
         has_batch=dice.random() < 0.4,
         kept=dice.random() > 0.06,

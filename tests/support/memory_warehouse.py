@@ -44,6 +44,19 @@ class MemoryProducer:
         self.closed = False
         self._buffer: list[tuple[str, pa.Table]] = []
 
+    @property
+    def in_transaction(self) -> bool:
+        return bool(self._buffer)
+
+    def sql(self, query: str, **contract: Any) -> "MemoryAnswer":
+        committed = dict(self._warehouse.tables)
+        try:
+            for table, rows in self._buffer:
+                self._warehouse.tables[table] = pa.concat_tables([self._warehouse.tables[table], rows])
+            return self._warehouse.sql(query, **contract)
+        finally:
+            self._warehouse.tables.update(committed)
+
     def insert(self, table: str, row: Sequence[Any]) -> None:
         self._add("insert", table, [row])
 
@@ -67,6 +80,7 @@ class MemoryProducer:
         self._buffer = []
 
     def close(self) -> None:
+        self.rollback()
         self.closed = True
 
 

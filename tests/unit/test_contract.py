@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from righttime.changes.durations import duration_us
 from righttime.errors import BadFreshness, BadSetting
-from righttime.query.contract import Contract, duration_us, make_contract
+from righttime.query.contract import Contract, make_contract
 
 
 @pytest.mark.parametrize(

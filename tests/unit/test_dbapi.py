@@ -41,11 +41,12 @@ def test_the_module_says_what_it_is() -> None:
     assert dbapi.Connection.IntegrityError is dbapi.IntegrityError
 
 
-def test_rows_are_visible_after_commit_and_not_before(connection: dbapi.Connection) -> None:
-    """| step | count | then rollback leaves what was committed."""
+def test_rows_are_visible_to_others_after_commit_and_to_their_own_connection_before(connection: dbapi.Connection, warehouse: MemoryWarehouse) -> None:
+    """| step | own count | others' count |, then rollback leaves what was committed."""
     cursor = connection.cursor()
     assert cursor.execute(INSERT, (1, 2, "a")).rowcount == 1
-    assert cursor.execute("SELECT count(*) FROM sale").fetchone() == (0,)
+    assert cursor.execute("SELECT count(*) FROM sale").fetchone() == (1,)
+    assert dbapi.connect(warehouse).cursor().execute("SELECT count(*) FROM sale").fetchone() == (0,)
     connection.commit()
     assert cursor.execute("SELECT * FROM sale").fetchall() == [(1, 2, "a")]
     cursor.execute(INSERT, (2, 2, "b"))
@@ -118,6 +119,10 @@ def test_too_many_or_too_few_parameters_are_refused(connection: dbapi.Connection
     with pytest.raises(dbapi.ProgrammingError) as caught:
         connection.cursor().execute(sql, parameters)
     assert caught.value.code == "sql.parameters"
+    if sql.startswith("INSERT"):
+        with pytest.raises(dbapi.ProgrammingError) as caught:
+            connection.cursor().executemany(sql, [parameters])
+        assert caught.value.code == "sql.parameters"
 
 
 @pytest.mark.parametrize("parameters", [{"a": 1, "b": 2, "c": 3}, "abc", b"abc", 5, {1, 2, 3}])

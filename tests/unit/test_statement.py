@@ -290,6 +290,8 @@ def test_a_literal_becomes_the_value_it_stands_for(literal: str, value: Any) -> 
         "INSERT INTO a VALUES (CAST('1' AS INT))",
         "INSERT INTO a VALUES (CAST(1.55 AS DECIMAL(2, 1)))",
         "INSERT INTO a VALUES ('1'::INT)",
+        "INSERT INTO a VALUES (1.55::DECIMAL(2, 1))",
+        "INSERT INTO a VALUES (300::TINYINT)",
         "INSERT INTO a VALUES (array(1, 2))",
         "INSERT INTO a VALUES (INTERVAL 1 DAY)",
         "INSERT INTO a VALUES ((SELECT 1))",

@@ -76,6 +76,11 @@ class Head:
             found = self.sources[name] = SourceHistory(commits_max=self.commits_max)
         return found
 
+    @property
+    def oldest_us(self) -> int:
+        """No cut below this time can be told exactly for all sources."""
+        return max((history.oldest_us for history in self.sources.values()), default=0)
+
     def commit(self, source: str, time_us: int, *, rows: int) -> Commit:
         """Number a commit of `source` and count its rows."""
         self.rows[source] = self.rows.get(source, 0) + rows

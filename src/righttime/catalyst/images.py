@@ -23,6 +23,7 @@ from righttime.errors import CatalystFull
 from righttime.settings import Settings
 
 _SHARED_MEMORY = Path("/dev/shm")
+_SPILL_FOLDER = "spill"
 
 
 class Segment:
@@ -67,8 +68,8 @@ class Images:
     def __init__(self, catalyst: Catalyst, *, settings: Settings, folder: Path) -> None:
         self._catalyst = catalyst
         self._settings = settings
-        self._spill = folder / "spill"
-        self._memory = _private_folder(settings.image_dir, fallback=self._spill)
+        self._spill = folder / _SPILL_FOLDER
+        self._memory = _private_folder(settings.image_dir)
         self._locks: dict[str, threading.Lock] = {}
         self._tails: dict[str, tuple[tuple[tuple[str, int, int], ...], Segment]] = {}
         self._count = 0
@@ -152,11 +153,12 @@ class Images:
             catalyst.free(memory)
         deadline_s = catalyst.clock.monotonic_s() + self._settings.full_wait_s
         while True:
-            if memory.bytes_memory + nbytes > bound:
-                self._relieve(table, memory.bytes_memory + nbytes - bound)
+            relieved = memory.bytes_memory + nbytes > bound and self._relieve(table, memory.bytes_memory + nbytes - bound)
             with catalyst.lock:
                 if memory.bytes_memory + nbytes <= bound or (memory.bytes_memory == 0 and memory.bytes_spilled + nbytes <= self._settings.spill_bytes_max):
                     return
+                if relieved:
+                    continue  # a commit of another producer has filled what was relieved; there may be more to spill
                 left_s = deadline_s - catalyst.clock.monotonic_s()
                 if left_s <= 0:
                     raise CatalystFull(
@@ -169,15 +171,18 @@ class Images:
                 catalyst.space.wait(timeout=left_s)
                 catalyst.free(memory)
 
-    def _relieve(self, table: TableSchema, nbytes: int) -> None:
-        """Spill the oldest pieces in memory to files until `nbytes` are relieved or the spill bound is reached."""
+    def _relieve(self, table: TableSchema, nbytes: int) -> bool:
+        """Spill the oldest pieces in memory to files until `nbytes` are relieved or the spill bound is reached; tell whether any were."""
+        relieved = False
         with self._lock_of(table.name):
             for source, run in self._victims(table, nbytes):
                 with self._catalyst.lock:
                     full = self._catalyst.tables[table.name].bytes_spilled + sum(part.piece.content.nbytes for part in run) > self._settings.spill_bytes_max
                 if full:
-                    return
+                    break
                 self._seal(table, source, run, in_memory=False)
+                relieved = True
+        return relieved
 
     def _victims(self, table: TableSchema, nbytes: int) -> list[tuple[str, list[Slice]]]:
         """Choose the oldest in-memory pieces of each lane, a quarter more than needed so that not every commit spills."""
@@ -202,26 +207,38 @@ class Images:
     def close(self) -> None:
         """Forget the kept tail images and remove the private folder."""
         self._tails.clear()
-        if self._memory != self._spill:
-            _remove_folder(self._memory)
+        _remove_folder(self._memory)
 
     def _lock_of(self, table: str) -> threading.Lock:
         with self._guard:
             return self._locks.setdefault(table, threading.Lock())
 
 
-def _private_folder(wanted: Path | None, *, fallback: Path) -> Path:
-    """Make a folder of this process's own in memory-backed storage if there is any, and remove those of dead processes."""
-    base = wanted or (_SHARED_MEMORY if _SHARED_MEMORY.is_dir() and os.access(_SHARED_MEMORY, os.W_OK) else None)
-    if base is None:
-        fallback.mkdir(parents=True, exist_ok=True)
-        return fallback
+def forget_spilled(folder: Path) -> None:
+    """Remove what a killed writer spilled: those rows are in the log, or lost. Only the holder of the writer lock may do this."""
+    _remove_folder(folder / _SPILL_FOLDER)
+
+
+def _private_folder(wanted: Path | None) -> Path:
+    """Make a folder of this process's own, in memory-backed storage if there is any, and remove those of dead processes."""
+    shared = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() and os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    base = wanted or shared
     base.mkdir(parents=True, exist_ok=True)
     for old in base.glob("righttime-*-*"):
         owner = old.name.split("-")[1]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+        if owner.isdigit() and not _is_alive(int(owner)):
             _remove_folder(old)
     return Path(tempfile.mkdtemp(prefix=f"righttime-{os.getpid()}-", dir=base))
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # somebody else's
+    return True
 
 
 def _remove_folder(folder: Path) -> None:
@@ -230,7 +247,7 @@ def _remove_folder(folder: Path) -> None:
     try:
         folder.rmdir()
     except OSError:
-        return  # another process cleans up too, or a query still reads; the next start removes it
+        return  # it never was there, another process cleans up too, or a query still reads; the next start removes it
 
 
 def _unlink(path: str) -> None:

@@ -294,14 +294,21 @@ class Producer:
 
     @property
     def closed(self) -> bool:
+        """Whether the producer has ended."""
         return self._closed
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether there are rows that are neither committed nor rolled back."""
+        with self._calls:
+            return bool(self._link.staged) or any(buffer.rows for buffer in self._buffers.values())
 
     def __enter__(self) -> "Producer":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            if kind is None and not self._closed and (self._link.staged or any(buffer.rows for buffer in self._buffers.values())):
+            if kind is None and not self._closed and self.in_transaction:
                 self.commit()
         finally:
             self.close()

@@ -217,7 +217,8 @@ class Catalyst:
     def ensure_accuracy(self, time_us: int, tables: Sequence[str], *, deadline_s: float, exact: bool = False, accept_late: bool = False) -> Accuracy:
         """Bring the lanes of `tables` up to `time_us` (P8'), asking lazy producers; wait until `deadline_s` on the monotonic clock."""
         with self.lock:
-            floor_us = max((self.table(name).stored_us for name in tables), default=0)
+            # Neither rows that are stored nor commits that are forgotten can be told apart by time any more.
+            floor_us = max([self.head.oldest_us, *(self.table(name).stored_us for name in tables)])
             if exact and time_us < floor_us:
                 self._refuse_as_of(time_us, tables)
             wanted_us = max(time_us, floor_us)
@@ -241,11 +242,12 @@ class Catalyst:
 
     def _refuse_as_of(self, time_us: int, tables: Sequence[str]) -> None:
         newest = max((self.tables[name] for name in tables), key=lambda table: table.stored_us)
+        stored = newest.stored_us > time_us
         raise AsOfUnavailable(
             asked=time_text(time_us),
             table=newest.name,
-            reason="rows committed later are stored already, and stored rows carry no commit time",
-            earliest=time_text(newest.stored_us),
+            reason="rows committed later are stored already, and stored rows carry no commit time" if stored else "commits that far back are no longer known one by one",
+            earliest=time_text(max(newest.stored_us, self.head.oldest_us)),
         )
 
     def _lazy_lanes(self, tables: Sequence[str]) -> list[tuple[str, Link]]:
@@ -253,8 +255,10 @@ class Catalyst:
         return [(table, link) for link in self.links.values() for table in tables if table in link.archived_from]
 
     def _late(self, behind: list[tuple[str, Link]], wanted_us: int, started_s: float, *, dead: tuple[str, Link] | None, accept_late: bool) -> Accuracy:
-        late = {link.source: min(self.tables[table].lane(link.source).times.newest_us for table, mine in behind if mine is link) for _, link in behind}
+        # Everything before the oldest commit that a producer still holds back is here.
+        late = {link.source: min(mine.archived_from[table] for table, mine in behind if mine is link) - 1 for _, link in behind}
         torn = [source for source, newest_us in late.items() if any(source in t.lanes and t.lanes[source].stored_us > newest_us for t in self.tables.values())]
+        torn += [source for source, newest_us in late.items() if self.head.source(source).oldest_us > newest_us]
         if accept_late and not torn:
             return Accuracy(wanted_us, late)
         table, link = dead or behind[0]
@@ -298,9 +302,10 @@ class Catalyst:
             return lease, self._slices(look.intervals), None
 
     def _current(self, look: Look, accuracy: Accuracy) -> bool:
-        """Tell whether no table was stored into since: neither a newer version, nor rows from beyond the cut (G21)."""
+        """Tell whether no table was stored into since: neither a newer version, nor rows from beyond the cut (G21); and that the cut is still known."""
         versions = all(self.tables[name].version == version for name, version in look.versions.items())
-        return versions and all(lane.stored_us <= accuracy.time_of(lane.source) for name in look.versions for lane in self.tables[name].lanes.values())
+        known = all(history.oldest_us <= accuracy.time_of(source) for source, history in self.head.sources.items())
+        return versions and known and all(lane.stored_us <= accuracy.time_of(lane.source) for name in look.versions for lane in self.tables[name].lanes.values())
 
     def abandon(self, ticket: int | None) -> None:
         """Give up the priority of a query that was refused."""

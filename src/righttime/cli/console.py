@@ -42,9 +42,9 @@ def error_line(error: BaseException, *, debug: bool = False) -> Text:
     return Text.assemble(("error [bug] ", "bold red"), " ".join(f"{type(error).__name__}: {error}.".split()), more)
 
 
-def plain_table(*columns: str, title: str | None = None, right: tuple[str, ...] = ()) -> Table:
+def plain_table(*columns: str, title: str | None = None, right: tuple[str, ...] = (), gap: int = 2) -> Table:
     """Return an empty table in the one style of this command line; the columns in `right` hold numbers."""
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="dim", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="dim", box=None, pad_edge=False, padding=(0, gap, 0, 0))
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", no_wrap=True, overflow="ellipsis")
     return table

@@ -7,6 +7,7 @@ Promise: `verify` ends with exit code 0 only if the receipt holds.
 
 import json
 import sys
+import textwrap
 from pathlib import Path
 from typing import Annotated
 
@@ -39,10 +40,11 @@ def list_receipts(
     shown = plain_table("receipt", "issued", "state", "asked", "given", "rows", "query", right=("state", "asked", "given", "rows"))
     for receipt in receipts:
         given = f"[yellow]{seconds(receipt.given_s)} late[/]" if receipt.late else seconds(receipt.given_s)
-        text = " ".join(receipt.query.split())
+        text = textwrap.shorten(receipt.query, 60, placeholder=" …")
         shown.add_row(
             receipt.receipt_id[:12], moment(receipt.issued_us)[:19], f"{receipt.state:,}", seconds(receipt.asked_s), given, f"{receipt.rows:,}", plain(text)
         )
+    shown.columns[-1].no_wrap = False  # the one column that may give way
     out().print(shown if receipts else "No receipts yet: every answer of `righttime sql` leaves one.")
 
 
@@ -73,7 +75,7 @@ def _print_receipt(receipt: Receipt) -> None:
         ("cut", moment(receipt.cut_us)),
         ("issued", moment(receipt.issued_us)),
         ("state", f"{receipt.state:,}"),
-        ("answer", f"{receipt.rows:,} rows, digest {receipt.digest[:64]}"),
+        ("answer", f"{receipt.rows:,} rows, digest {receipt.digest[:32]}"),
     ):
         facts.add_row(f"[dim]{name}[/]", plain(value))
     console.print(facts)

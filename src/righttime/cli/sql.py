@@ -40,7 +40,7 @@ class OnLate(StrEnum):
 
 
 def sql(
-    query: Annotated[str, typer.Argument(help="A SELECT in Spark SQL; - reads it from standard input.")],
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="A SELECT in Spark SQL; - reads it from standard input.")],
     warehouse: WarehousePath = ".",
     freshness: Annotated[str | None, typer.Option(help='How stale the answer may be: "0s" (default), "500ms", "5 min".')] = None,
     wait: Annotated[str | None, typer.Option(help="How long to wait for that freshness.")] = None,

@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Protocol, Self
 
 import pyarrow as pa
 
+from righttime.changes.durations import Duration, duration_us
 from righttime.changes.schema import TableSchema
 from righttime.errors import SqlRefused
 from righttime.ledger.receipts import Receipt
-from righttime.query.contract import Duration, duration_us
 from righttime.query.dbapi_types import (
     BINARY,
     BOOLEAN,
@@ -107,6 +107,9 @@ class Answer(Protocol):
 class Producer(Protocol):
     """Where inserted rows go."""
 
+    @property
+    def in_transaction(self) -> bool: ...
+    def sql(self, query: str, /, **contract: Any) -> Answer: ...
     def insert(self, table: str, row: Sequence[Any], /) -> object: ...
     def insert_many(self, table: str, rows: Sequence[Sequence[Any]], /) -> object: ...
     def commit(self, *, materialize: bool = ..., durability: Any = ...) -> object: ...
@@ -146,7 +149,7 @@ def connect(
 
 
 class Connection:
-    """One transaction after another: INSERTs wait for commit(), queries see what is committed."""
+    """One transaction after another: INSERTs wait for commit(); queries see what is committed, and the connection's own rows."""
 
     Warning: ClassVar = Warning
     Error: ClassVar = Error
@@ -192,13 +195,12 @@ class Connection:
                 self._producer.rollback()
 
     def close(self) -> None:
-        """Roll back what is not committed and close; closing twice is closing once."""
+        """Close, and with it the producer, which drops what is not committed; closing twice is closing once."""
         warehouse, self._open_warehouse = self._open_warehouse, None
         producer, self._producer = self._producer, None
         with mapped_errors():
             try:
                 if producer is not None:
-                    producer.rollback()
                     producer.close()
             finally:
                 if warehouse is not None and self._owned:
@@ -244,6 +246,8 @@ class Connection:
             options["freshness"] = freshness
         if self._wait is not None:
             options["wait"] = self._wait
+        if self._producer is not None and self._producer.in_transaction:
+            return self._producer.sql(sql, **options)
         return self._warehouse().sql(sql, **options)
 
     def _freshness(self, sql: str, tables: Sequence[str]) -> timedelta | None:

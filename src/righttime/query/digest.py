@@ -157,7 +157,7 @@ def _list_words(column: pa.Array, grid: float, *, ordered: bool) -> Words:
     if ordered:
         places = np.arange(len(owners)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         elements = elements * _STEP + places.astype(np.uint64)[:, np.newaxis]
-    words = _from_parts(lengths)
+    words = np.tile(_SEED, (len(column), 1))
     np.add.at(words, owners, _mixed(elements))
     return _mixed(words)
 

@@ -15,8 +15,8 @@ import sqlglot
 from sqlglot import Token, TokenType, exp
 from sqlglot.errors import ParseError, SqlglotError
 
+from righttime.changes.durations import duration_us
 from righttime.errors import SqlRefused
-from righttime.query.contract import duration_us
 from righttime.query.literals import Value, literal_value
 
 STATEMENT_CHARS_MAX = 1_000_000

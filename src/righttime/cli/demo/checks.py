@@ -48,8 +48,8 @@ def expected(seen: Seen, books: Mapping[str, Book]) -> tuple[int, int]:
 
 
 def _fresh(answers: Sequence[Seen]) -> Check:
-    kept = sum(seen.receipt.given_s <= seen.question.freshness_s and not seen.receipt.late for seen in answers)
-    return Check(bool(answers) and kept == len(answers), f"{kept} of {len(answers)} answers as fresh as asked")
+    kept = sum(seen.given_s <= seen.question.freshness_s and not seen.receipt.late for seen in answers)
+    return Check(bool(answers) and kept == len(answers), f"{kept} of {len(answers)} answers were as fresh as asked")
 
 
 def _complete(closing: Seen, books: Mapping[str, Book]) -> Check:

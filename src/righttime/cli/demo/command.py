@@ -43,7 +43,7 @@ def demo(
         except KeyboardInterrupt:
             err().print("Stopped: the shop is closed, nothing is left open.")
             raise typer.Exit(130) from None
-        console.print(display.closing(result))
+        console.print(display.closing(result, width=console.width))
         if folder or keep:
             console.print(f"\n[bold]Next[/]\n{_next_steps(place, result)}", soft_wrap=True)
     if not result.ok:
@@ -79,14 +79,14 @@ def _run(console: Console, place: Path, seconds: float, *, live: bool) -> Result
 def _watch_live(stage: Stage, console: Console, seconds: float) -> Result:
     with Live(console=console, refresh_per_second=1 / FRAME_S, transient=True) as screen:
         for phase, elapsed_s, total_s in _phases(stage, seconds, every_s=FRAME_S):
-            screen.update(display.picture(stage, elapsed_s=elapsed_s, seconds_total=total_s, phase=phase))
+            screen.update(display.picture(stage, elapsed_s=elapsed_s, total_s=total_s, phase=phase, width=console.width))
         return stage.finish()
 
 
 def _watch_plainly(stage: Stage, console: Console, seconds: float) -> Result:
     console.print(display.INTRODUCTION)
     for phase, elapsed_s, _ in _phases(stage, seconds, every_s=LINE_S):
-        console.print(display.plain_line(stage, elapsed_s=elapsed_s, phase=phase))
+        console.print(display.plain_line(stage, elapsed_s=elapsed_s, phase=phase), soft_wrap=True)
     return stage.finish()
 
 

@@ -2,17 +2,15 @@
 
 In: a stage, again and again; a result, once.
 Out: one live picture in a terminal, a line now and then elsewhere; the closing table.
-Promise: it only looks; nothing here waits or decides.
+Promise: it only looks; nothing here waits or decides. It fits 80 columns and 24 lines.
 """
 
 import statistics
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.rule import Rule
-from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
@@ -23,82 +21,92 @@ from righttime.cli.demo.stage import Result, Stage
 from righttime.status import Status
 
 SHOWN_PER_READER = 4
-INTRODUCTION = """A shop sells at a till and on the web. Every sale is inserted as one row; nothing is loaded before somebody asks.
-Three readers query it with Spark, each for the freshness it needs, and every answer carries a receipt, which is verified."""
+WIDE = 100
+INTRODUCTION = (
+    "A shop sells at a till and on the web, every sale inserted as one row. Three readers query it with Spark, "
+    "each for the freshness it needs; what a query needs is moved when it asks. Every answer carries a receipt, and every receipt is verified."
+)
 
 
-def picture(stage: Stage, *, elapsed_s: float, seconds_total: float, phase: str) -> Panel:
+def picture(stage: Stage, *, elapsed_s: float, total_s: float, phase: str, width: int) -> Group:
     """Return the live picture."""
     status, answers = stage.status(), stage.answers
     parts: list[RenderableType] = [
+        Rule("[bold]righttime demo[/]", style="cyan"),
         Text(INTRODUCTION, style="dim"),
         "",
         _sellers(stage.sellers, status, max(elapsed_s, 0.001)),
         "",
-        _where(status),
+        *_where(status),
         "",
-        _readers(answers),
+        _readers(answers, width=width),
+        _newest(answers),
         "",
-        _progress(elapsed_s, seconds_total, phase),
+        _progress(elapsed_s, total_s, phase),
     ]
-    return Panel(Group(*parts), title="[bold]righttime demo[/]", border_style="cyan", padding=(0, 1))
+    return Group(*parts)
 
 
 def _sellers(sellers: Sequence[Seller], status: Status, elapsed_s: float) -> Table:
-    shown = plain_table("seller", "policy", "", "commits", "rows", "rows/s", "held back", right=("commits", "rows", "rows/s", "held back"))
+    shown = plain_table("seller", "policy", "", "commits", "rows", "rows/s", "unmoved", right=("commits", "rows", "rows/s", "unmoved"), gap=1)
     held = {producer.source: producer.rows_unflushed for producer in status.producers}
     for seller in sellers:
         book, habit = seller.book, seller.habit
-        name = Text(habit.channel, style="bold")
-        rate = f"{book.rows / elapsed_s:,.0f}"
-        shown.add_row(name, repr(habit.policy), Text(habit.does, style="dim"), f"{book.commits:,}", f"{book.rows:,}", rate, f"{held.get(habit.channel, 0):,}")
+        rate, unmoved = f"{book.rows / elapsed_s:,.0f}", f"{held.get(habit.channel, 0):,}"
+        shown.add_row(
+            Text(habit.channel, style="bold"), repr(habit.policy), Text(habit.does, style="dim"), f"{book.commits:,}", f"{book.rows:,}", rate, unmoved
+        )
     return shown
 
 
-def _where(status: Status) -> Table:
-    """Return a bar of where the rows are: at a seller, in memory, in the warehouse."""
+def _where(status: Status) -> tuple[Text, Text]:
+    """Return a bar of where the rows are, and its legend."""
     held = sum(producer.rows_unflushed for producer in status.producers)
     hot = sum(table.rows_hot for table in status.tables)
     stored = sum(table.rows_stored for table in status.tables)
-    bar = Text()
-    width, total = 40, max(held + hot + stored, 1)
+    bar, width, total = Text(), 76, max(held + hot + stored, 1)
     for count, style in ((held, "yellow"), (hot, "red"), (stored, "blue")):
-        bar.append("█" * max(round(width * count / total), 1 if count else 0), style=style)
-    legend = Text.assemble((f"{held:,} held by sellers", "yellow"), "  ", (f"{hot:,} in memory", "red"), "  ", (f"{stored:,} in the warehouse", "blue"))
-    shown = Table.grid(padding=(0, 2))
-    shown.add_row("rows", bar, legend)
-    return shown
+        bar.append("━" * max(round(width * count / total), 1 if count else 0), style=style)
+    legend = Text.assemble(
+        (f"rows: {held:,} with the sellers", "yellow"), "   ", (f"{hot:,} in memory", "red"), "   ", (f"{stored:,} in the warehouse", "blue")
+    )
+    return bar, legend
 
 
-def _readers(answers: Sequence[Seen]) -> Table:
-    shown = _answer_table()
+def _readers(answers: Sequence[Seen], *, width: int) -> Table:
+    shown = _answer_table(wide=width >= WIDE)
     for question in QUESTIONS:
         newest = next((seen for seen in reversed(answers) if seen.question is question), None)
         if newest is None:
-            shown.add_row(Text(question.reader, style="bold"), f"≤ {question.freshness_s:.0f} s", Text("waiting for its first answer", style="dim"))
+            shown.add_row(Text(question.reader, style="bold"), f"≤ {question.freshness_s:.0f} s", Text("…", style="dim"))
         else:
             _add_answer(shown, newest)
     return shown
 
 
-def _answer_table() -> Table:
-    right = ("asked", "given", "waited", "took", "from memory", "from warehouse", "state")
-    return plain_table("reader", "asked", "given", "waited", "took", "from memory", "from warehouse", "state", "receipt", "verified by", right=right)
+def _newest(answers: Sequence[Seen]) -> Text:
+    if not answers:
+        return Text()
+    newest = answers[-1]
+    return Text(f"{newest.question.reader}, {newest.question.about}: {newest.top}", style="italic dim", no_wrap=True, overflow="ellipsis")
+
+
+def _answer_table(*, wide: bool) -> Table:
+    took = ("answer in",) if wide else ()
+    numbers = ("asked", "given", "waited", *took, "memory", "warehouse", "state")
+    return plain_table("reader", *numbers, "receipt", "verified", right=numbers, gap=2 if wide else 1)
 
 
 def _add_answer(shown: Table, seen: Seen) -> None:
     receipt, verification = seen.receipt, seen.verification
-    verified = (
-        Text({"rerun": "✓ running it again", "ledger": "✓ the ledger"}[verification.method], style="green")
-        if verification.ok
-        else Text("✗ " + verification.detail, style="bold red")
-    )
+    verified = Text({"rerun": "✓ re-run", "ledger": "✓ ledger"}[verification.method], style="green") if verification.ok else Text("✗ FAILED", style="bold red")
+    took = (seconds(seen.took_s),) if any(column.header == "answer in" for column in shown.columns) else ()
     shown.add_row(
         Text(seen.question.reader, style="bold"),
         f"≤ {seen.question.freshness_s:.0f} s",
-        seconds(receipt.given_s),
+        f"{seen.given_s:.3f} s",
         seconds(receipt.waited_s),
-        seconds(seen.took_s),
+        *took,
         f"{seen.rows_hot:,}",
         f"{seen.rows_stored:,}",
         f"{receipt.state:,}",
@@ -109,29 +117,28 @@ def _add_answer(shown: Table, seen: Seen) -> None:
 
 def _progress(elapsed_s: float, total_s: float, phase: str) -> Table:
     shown = Table.grid(padding=(0, 2))
-    shown.add_row(Spinner("dots", style="cyan"), phase, ProgressBar(total=max(total_s, 0.1), completed=min(elapsed_s, total_s), width=40))
+    shown.add_row(ProgressBar(total=max(total_s, 0.1), completed=min(elapsed_s, total_s), width=30), f"[cyan]{elapsed_s:.0f} s[/]", phase)
     return shown
 
 
 def plain_line(stage: Stage, *, elapsed_s: float, phase: str) -> str:
     """Return one line of progress for logs."""
-    books, answers = stage.books, stage.answers
-    rows = ", ".join(f"{name} {book.rows:,} rows in {book.commits:,} commits" for name, book in books.items())
+    answers = stage.answers
+    rows = ", ".join(f"{name} {book.rows:,} rows" for name, book in stage.books.items())
     good = sum(seen.verification.ok for seen in answers)
     return f"{elapsed_s:5.1f} s  {phase}: {rows}; {len(answers)} answers, {good} receipts verified"
 
 
-def closing(result: Result) -> Group:
+def closing(result: Result, *, width: int) -> Group:
     """Return the closing table, the rates and the checks."""
-    shown = _answer_table()
+    shown = _answer_table(wide=width >= WIDE)
     for question in (*QUESTIONS, result.answers[-1].question):
         mine = [seen for seen in result.answers if seen.question is question]
         for seen in _spread(mine):
             _add_answer(shown, seen)
     checks = [Text.assemble(("✓ ", "green") if check.ok else ("✗ ", "bold red"), check.text) for check in result.checks]
-    total = len(result.answers)
-    title = f"[bold]Answers[/] [dim]({len(shown.rows)} of {total} shown)[/]"
-    return Group(Rule(style="cyan"), title, shown, "", "[bold]Rates[/]", *_rates(result), "", "[bold]Checks[/]", *checks)
+    title = f"[bold]Answers[/] [dim]({len(shown.rows)} of {len(result.answers)}; memory and warehouse are the rows each was read from)[/]"
+    return Group(Rule(style="cyan"), title, shown, "", "[bold]Rates[/]", *_rates(result), "", "[bold]Checks[/] [dim](of all answers)[/]", *checks)
 
 
 def _spread(seen: Sequence[Seen]) -> list[Seen]:
@@ -142,14 +149,14 @@ def _spread(seen: Sequence[Seen]) -> list[Seen]:
 
 
 def _rates(result: Result) -> list[str]:
-    rows, commits = (sum(getattr(book, what) for book in result.books.values()) for what in ("rows", "commits"))
-    lines = [f"{rows:,} rows in {commits:,} commits, inserted one by one in {result.selling_s:.1f} s: {rows / result.selling_s:,.0f} rows/s"]
-    lines += [
-        f"{name}: {book.rows / max(book.busy_s, 1e-9):,.0f} rows/s while it was busy ({100 * book.busy_s / result.selling_s:.0f} % of the time)"
-        for name, book in result.books.items()
-    ]
-    took = [seen.took_s for seen in result.answers[3:]] or [seen.took_s for seen in result.answers]
-    lines.append(
-        f"a Spark answer took {seconds(statistics.median(took))} (median); of that, waiting for freshness {seconds(statistics.median(s.receipt.waited_s for s in result.answers))}"
-    )
+    rows, commits = sum(book.rows for book in result.books.values()), sum(book.commits for book in result.books.values())
+    lines = [f"{rows:,} rows inserted one by one in {commits:,} commits and {result.selling_s:.0f} s: {rows / result.selling_s:,.0f} rows/s"]
+    for name, book in result.books.items():
+        lines.append(f"{name} needed {1e6 * book.busy_s / max(book.rows, 1):,.0f} µs a row, commits included, idle {_idle(book.busy_s, result.selling_s)}")
+    took, waited = [seen.took_s for seen in result.answers], [seen.receipt.waited_s for seen in result.answers]
+    lines.append(f"an answer took {seconds(statistics.median(took))} in the median, {seconds(statistics.median(waited))} of it waiting for freshness")
     return lines
+
+
+def _idle(busy_s: float, total_s: float) -> str:
+    return f"{max(100 - 100 * busy_s / total_s, 0):.0f} %"

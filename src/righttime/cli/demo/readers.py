@@ -58,6 +58,11 @@ class Seen:
     top: str
 
     @property
+    def given_s(self) -> float:
+        """How stale the answer was when it was asked for; the receipt's figure is of the snapshot, taken `waited_s` later."""
+        return max(self.receipt.given_s - self.receipt.waited_s, 0.0)
+
+    @property
     def rows_hot(self) -> int:
         return sum(table.rows_hot for table in self.receipt.tables)
 

@@ -64,10 +64,8 @@ class Habit:
 
 def habits() -> tuple[Habit, Habit]:
     """Return the two sellers' habits."""
-    till = Habit("till", Immediate(), "commits every 5 rows, at once in memory; logs every 3 s", batch=5, pause_s=0.01, log_every_s=3.0)
-    web = Habit(
-        "web", OnDemand(), "commits every 50 rows, keeps them until asked; stores every 8 s", batch=50, pause_s=0.002, store_every_s=8.0, news_every_s=2.0
-    )
+    till = Habit("till", Immediate(), "5 rows a commit", batch=5, pause_s=0.01, log_every_s=3.0)
+    web = Habit("web", OnDemand(), "50 a commit, lazily", batch=50, pause_s=0.002, store_every_s=8.0, news_every_s=2.0)
     return till, web
 
 

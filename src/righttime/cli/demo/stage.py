@@ -15,7 +15,7 @@ from righttime.cli.demo.shop import Book, Seller, habits, open_shop
 from righttime.client import Warehouse
 from righttime.status import Status
 
-JOIN_S = 60.0
+JOIN_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,9 @@ class Stage:
 
     def _start_spark(self) -> None:
         try:
-            self.wh.spark
+            # Spark needs seconds to start and to compile its first query; three readers at once would only wait for each other.
+            assert self.wh.spark is not None
+            self._note(ask(self.wh, QUESTIONS[0]))
             if not self._asking.is_set():
                 for reader in self.readers:
                     reader.thread.start()
