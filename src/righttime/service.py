@@ -25,6 +25,7 @@ from righttime.catalyst.recovery import recover
 from righttime.catalyst.shell import Catalyst
 from righttime.changes.clock import Clock, SystemClock, TimeAuthority
 from righttime.changes.schema import TableSchema
+from righttime.errors import BadSetting
 from righttime.ledger.pins import PinTable
 from righttime.ledger.sqlite import Ledger
 from righttime.ledger.state import State
@@ -163,6 +164,9 @@ def acquire_engine(folder: Path, *, settings: Settings, clock: Clock | None = No
     """Return the engine of a folder, opening it for the first handle; give it back with `release_engine`."""
     with _engines_lock:
         known = _engines.get(folder)
+        if known is not None and settings != known[0].settings:
+            changed = next(name for name, value in settings if value != getattr(known[0].settings, name))
+            raise BadSetting(name=changed, reason=f"{folder} is open in this process with other settings")
         engine, handles = known or (Engine(folder, settings=settings, clock=clock or SystemClock(), create=create), 0)
         _engines[folder] = (engine, handles + 1)
         return engine

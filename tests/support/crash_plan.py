@@ -8,13 +8,14 @@ Promise: every row names its source, load and line, so that a judge can tell a w
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 SOURCES = ("till", "web", "depot")
 COLUMNS = "source STRING, load INT, line INT, pad STRING"
 # `stock` is split by source into partitions; `audit` has no memory table, so its rows make any commit go to the warehouse.
-TABLES: Mapping[str, Mapping[str, object]] = {"sale": {}, "stock": {"partition_by": ["source"]}, "audit": {"in_memory": False}}
+TABLES: Mapping[str, Mapping[str, Any]] = {"sale": {}, "stock": {"partition_by": ["source"]}, "audit": {"in_memory": False}}
 # Bounds so small that some ten loads already go past the catalyst, spill, fill several log files and write checkpoints.
-BOUNDS: Mapping[str, object] = {
+BOUNDS: Mapping[str, Any] = {
     "bypass_bytes": 20_000,
     "memory_bytes_max": 300,
     "segment_rows": 16,

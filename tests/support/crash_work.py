@@ -39,7 +39,7 @@ class Work:
         self.warehouse = rt.open(folder, **BOUNDS)
         self._journal = journal
         for name, options in TABLES.items():
-            self.warehouse.create_table(name, COLUMNS, if_not_exists=True, **options)  # type: ignore[arg-type]
+            self.warehouse.create_table(name, COLUMNS, if_not_exists=True, **options)
         self._producers = {source: self.warehouse.producer(name=source, policy=policy_of(plan.policies[source])) for source in SOURCES}
         journal.note(event="open")
 

@@ -16,8 +16,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import righttime as rt
 from righttime.changes import faults
 from tests.support.crash_plan import BOUNDS, Plan
+from tests.support.crash_scripts import SCRIPTS
 from tests.support.crash_work import run_plan
 
 REPOSITORY = Path(__file__).parents[2]
@@ -28,7 +30,8 @@ _FILE_EVENTS = frozenset({"os.remove", "os.rename", "os.link", "os.mkdir", "os.r
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """What a forked process shall do and how it shall die: at the n-th arrival at a point, at a file operation, after a time, or not at all."""
+    """What a forked process shall do (`plan`, `open` or the name of a script) and how it shall die: at the n-th arrival at a point,
+    at the n-th file operation, after a time, or not at all."""
 
     folder: str
     journal: str = ""
@@ -104,7 +107,7 @@ def _wait(pid: int, victim: Victim, said: int) -> Death:
 def _live(victim: Victim, to_say: int) -> None:
     try:
         arm(victim)
-        WORKS[victim.work](victim)
+        _work(victim)
         code = 0
     except BaseException:
         os.write(to_say, traceback.format_exc().encode()[-60_000:])
@@ -130,20 +133,18 @@ def arm(victim: Victim) -> None:
         sys.addaudithook(count)
 
 
-def _work_plan(victim: Victim) -> None:
-    run_plan(Path(victim.folder), Path(victim.journal), Plan(victim.seed, run=victim.run), threads=victim.threads)
+def _work(victim: Victim) -> None:
+    folder = Path(victim.folder)
+    if victim.work == "plan":
+        run_plan(folder, Path(victim.journal), Plan(victim.seed, run=victim.run), threads=victim.threads)
+    elif victim.work == "open":
+        rt.open(folder, **BOUNDS)
+        # Recovery is over; a victim that was to die at some later time waits for it.
+        if not victim.file_event:
+            signal.pause()
+    else:
+        SCRIPTS[victim.work](folder)
 
-
-def _work_open(victim: Victim) -> None:
-    """Recover, then stay until killed."""
-    import righttime as rt
-
-    rt.open(victim.folder, **BOUNDS)
-    if not victim.file_event:
-        signal.pause()
-
-
-WORKS = {"plan": _work_plan, "open": _work_open}
 
 if __name__ == "__main__":
     serve()

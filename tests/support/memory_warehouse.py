@@ -48,12 +48,12 @@ class MemoryProducer:
     def in_transaction(self) -> bool:
         return bool(self._buffer)
 
-    def sql(self, query: str, **contract: Any) -> "MemoryAnswer":
+    def sql(self, query: str, *, freshness: Any = None, wait: Any = None, parameters: Sequence[Any] = ()) -> "MemoryAnswer":
         committed = dict(self._warehouse.tables)
         try:
             for table, rows in self._buffer:
                 self._warehouse.tables[table] = pa.concat_tables([self._warehouse.tables[table], rows])
-            return self._warehouse.sql(query, **contract)
+            return self._warehouse.sql(query, freshness=freshness, wait=wait, parameters=parameters)
         finally:
             self._warehouse.tables.update(committed)
 

@@ -9,7 +9,7 @@ import os
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,11 +19,15 @@ from righttime.catalyst.shell import Catalyst, LaneKey
 from righttime.catalyst.table import Slice
 from righttime.changes.rows import Chunk, table_of
 from righttime.changes.schema import TableSchema
-from righttime.errors import CatalystFull
+from righttime.errors import CatalystFull, CommitFailed
 from righttime.settings import Settings
+from righttime.telemetry import get_log
 
 _SHARED_MEMORY = Path("/dev/shm")
 _SPILL_FOLDER = "spill"
+_BATCH_ROWS = 1 << 20
+
+log = get_log("images")
 
 
 class Segment:
@@ -60,6 +64,19 @@ def rows_of(slices: Sequence[Slice], columns: pa.Schema) -> pa.Table:
     if chunks or not tables:
         tables.append(table_of(chunks, columns))
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
+
+
+def batches_of(slices: Sequence[Slice], columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield slices batch by batch, so that storing more rows than fit into memory needs memory for a few only."""
+    waiting: list[Slice] = []
+    rows = 0
+    for part in slices:
+        waiting.append(part)
+        rows += part.rows
+        if rows >= _BATCH_ROWS:
+            yield from rows_of(waiting, columns).to_batches()
+            waiting, rows = [], 0
+    yield from rows_of(waiting, columns).to_batches()
 
 
 class Images:
@@ -112,7 +129,7 @@ class Images:
             memory = self._catalyst.tables[table.name]
             if memory.lane(source).replace([part.piece for part in run], segment):
                 memory.discount([part.piece for part in run])
-                if in_memory:
+                if segment.in_memory:
                     memory.bytes_memory += segment.nbytes
                 else:
                     memory.bytes_spilled += segment.nbytes
@@ -138,7 +155,11 @@ class Images:
             name = f"{table.name}-{self._count}.parquet"
         path = (self._memory if in_memory else self._spill) / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(rows, path, compression="none", use_dictionary=False, write_statistics=False)
+        try:
+            pq.write_table(rows, path, compression="none", use_dictionary=False, write_statistics=False)
+        except BaseException:
+            _unlink(str(path))
+            raise
         return Segment(path, rows=rows.num_rows, in_memory=in_memory)
 
     # -- the bound ---------------------------------------------------------------------------------------------------
@@ -180,7 +201,10 @@ class Images:
                     full = self._catalyst.tables[table.name].bytes_spilled + sum(part.piece.content.nbytes for part in run) > self._settings.spill_bytes_max
                 if full:
                     break
-                self._seal(table, source, run, in_memory=False)
+                try:
+                    self._seal(table, source, run, in_memory=False)
+                except OSError as error:
+                    raise CommitFailed(source=source, step="spill", reason=f"table {table.name!r}: {error}") from error
                 relieved = True
         return relieved
 

@@ -10,11 +10,10 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-
-import pyarrow as pa
+from itertools import chain
 
 from righttime.catalyst.capture import Capture, LaneCapture, capture
-from righttime.catalyst.images import rows_of
+from righttime.catalyst.images import batches_of, rows_of
 from righttime.catalyst.links import Link
 from righttime.catalyst.log import LogEntry, WriteAheadLog, _Record
 from righttime.catalyst.shell import Catalyst, Published
@@ -23,7 +22,7 @@ from righttime.changes.faults import CrashPoint, reach
 from righttime.changes.position import Commit
 from righttime.changes.rows import Chunk, table_of
 from righttime.changes.schema import TableSchema
-from righttime.errors import CommitFailed, RightTimeError
+from righttime.errors import CommitFailed, ForeignCommit, RightTimeError
 from righttime.ledger.sqlite import Batch, Ledger
 from righttime.ledger.state import LaneState, State, TableState
 from righttime.settings import Settings
@@ -139,7 +138,7 @@ class Mover:
             self._commit_tables(step)
             published = self._publish(step, batch_id=batch_id)
         except Exception as error:
-            self._give_up(step)
+            self._give_up(step, error)
             if isinstance(error, RightTimeError):
                 raise
             raise CommitFailed(source=own.source if own else "-", step=step.phase, reason=str(error)) from error
@@ -151,11 +150,11 @@ class Mover:
     def _write(self, step: _Step) -> None:
         for table in sorted(step.tables):
             schema, extra = self._schemas[table], step.bypass.get(table, Bypass())
-            parts = [rows_of(lane.store, schema.columns) for lane in step.seen.of_table(table) if lane.store]
-            if extra.chunks:
-                parts.append(table_of(extra.chunks, schema.columns))
-            if parts:
-                step.files[table] = self._store.write_files(schema, pa.concat_tables(parts), batch_id=uuid.uuid4().hex)
+            lanes = [lane for lane in step.seen.of_table(table) if lane.store]
+            if lanes or extra.chunks:
+                hot = (batch for lane in lanes for batch in batches_of(lane.store, schema.columns))
+                rows = chain(hot, table_of(extra.chunks, schema.columns).to_batches())
+                step.files[table] = self._store.write_files(schema, rows, batch_id=uuid.uuid4().hex)
             if extra.files:
                 step.files.setdefault(table, []).extend(extra.files)
 
@@ -288,9 +287,11 @@ class Mover:
 
     # -- failure -----------------------------------------------------------------------------------------------------
 
-    def _give_up(self, step: _Step) -> None:
+    def _give_up(self, step: _Step, error: Exception) -> None:
         """Take Delta commits of a failed step back; where even that fails, the table is cleaned before the next step."""
-        self._unclean |= set(step.files)
+        # Where another writer was first, nothing of ours is in the table; to clean it would stand in the way of adopting what is.
+        foreign = {error.context["table"]} if isinstance(error, ForeignCommit) else set()
+        self._unclean |= set(step.files) - foreign
         try:
             for table, files in step.files.items():
                 if table not in step.versions:

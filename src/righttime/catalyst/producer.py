@@ -21,6 +21,7 @@ from righttime.catalyst.mover import Bypass, Mover
 from righttime.catalyst.policies import Policy, start_policy
 from righttime.catalyst.shell import Catalyst, Flush, Published
 from righttime.changes.clock import Clock
+from righttime.changes.durations import Duration
 from righttime.changes.encoder import RowEncoder
 from righttime.changes.faults import CrashPoint, reach
 from righttime.changes.position import Commit
@@ -243,12 +244,14 @@ class Producer:
 
     # -- own reads ---------------------------------------------------------------------------------------------------
 
-    def sql(self, query: str, **contract: Any) -> Any:
-        """Answer a query on everything committed and on the rows of this transaction."""
+    def sql(
+        self, query: str, *, freshness: Duration | None = None, wait: Duration | None = None, on_late: str = "error", parameters: Sequence[Any] | None = None
+    ) -> Any:
+        """Answer a query on what is committed, under the same contract as `Warehouse.sql`, and on the rows of this transaction."""
         with self._calls:
             rows, bypass = self._transaction()
             self._stage(rows)
-            return self._with.own_query(query, own=OwnRows(self.source, bypass), **contract)
+            return self._with.own_query(query, freshness=freshness, wait=wait, on_late=on_late, parameters=parameters or (), own=OwnRows(self.source, bypass))
 
     # -- flushing ----------------------------------------------------------------------------------------------------
 

@@ -246,7 +246,7 @@ class Catalyst:
         raise AsOfUnavailable(
             asked=time_text(time_us),
             table=newest.name,
-            reason="rows committed later are stored already, and stored rows carry no commit time" if stored else "commits that far back are no longer known one by one",
+            reason="rows committed later are stored, and stored rows carry no commit time" if stored else "commits that far back are not known one by one",
             earliest=time_text(max(newest.stored_us, self.head.oldest_us)),
         )
 
@@ -284,7 +284,7 @@ class Catalyst:
                 versions={name: self.tables[name].version for name in tables},
                 rows_stored={name: self.tables[name].rows_stored for name in tables},
                 intervals=intervals,
-                cuts=tuple(history.cut(source, accuracy.time_of(source)) for source, history in sorted(self.head.sources.items())),
+                cuts=tuple(self.head.source(source).cut(source, accuracy.time_of(source)) for source in sorted({lane[1] for lane in intervals})),
             )
 
     def register(self, look: Look, accuracy: Accuracy, *, ticket: int | None = None) -> tuple[Lease | None, dict[LaneKey, list[Slice]], int | None]:
@@ -305,7 +305,8 @@ class Catalyst:
         """Tell whether no table was stored into since: neither a newer version, nor rows from beyond the cut (G21); and that the cut is still known."""
         versions = all(self.tables[name].version == version for name, version in look.versions.items())
         known = all(history.oldest_us <= accuracy.time_of(source) for source, history in self.head.sources.items())
-        return versions and known and all(lane.stored_us <= accuracy.time_of(lane.source) for name in look.versions for lane in self.tables[name].lanes.values())
+        lanes = (lane for name in look.versions for lane in self.tables[name].lanes.values())
+        return versions and known and all(lane.stored_us <= accuracy.time_of(lane.source) for lane in lanes)
 
     def abandon(self, ticket: int | None) -> None:
         """Give up the priority of a query that was refused."""

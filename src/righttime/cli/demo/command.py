@@ -46,6 +46,8 @@ def demo(
         console.print(display.closing(result, width=console.width))
         if folder or keep:
             console.print(f"\n[bold]Next[/]\n{_next_steps(place, result)}", soft_wrap=True)
+        else:
+            console.print("\n[bold]Next[/]\nrighttime demo --keep leaves the shop there, for queries of your own.")
     if not result.ok:
         err().print("The demo found a broken promise; see the checks above.", style="bold red")
         raise typer.Exit(1)
@@ -72,6 +74,9 @@ def _run(console: Console, place: Path, seconds: float, *, live: bool) -> Result
         try:
             stage.open()
             return _watch_live(stage, console, seconds) if live else _watch_plainly(stage, console, seconds)
+        except KeyboardInterrupt:
+            err().print("Closing the shop …")
+            raise
         finally:
             stage.close()
 

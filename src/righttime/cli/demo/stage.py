@@ -58,7 +58,8 @@ class Stage:
         try:
             # Spark needs seconds to start and to compile its first query; three readers at once would only wait for each other.
             assert self.wh.spark is not None
-            self._note(ask(self.wh, QUESTIONS[0]))
+            if not self._asking.is_set():
+                self._note(ask(self.wh, QUESTIONS[0]))
             if not self._asking.is_set():
                 for reader in self.readers:
                     reader.thread.start()

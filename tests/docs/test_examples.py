@@ -1,0 +1,47 @@
+"""The examples run, each as a program of its own, and print what their readers are told to expect."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import righttime
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+EXPECTED = {
+    "quickstart.py": "[(5, 30)]\n5 rows from memory, 0 from the warehouse\nverified by rerun: True\n",
+    "lazy_loader.py": (
+        "held back by the loader: 1000\nrows, at most an hour old: 0\nrows, everything until now: 1000\nheld back by the loader: 0\nlast commit inside: 10\n"
+    ),
+    "dbapi_loader.py": "['name', 'city']\n('Ada', 'London')\n('Grace', 'New York')\n('Edsger', 'Nuenen')\n",
+    "spark_dataframe.py": "click 3335\nview 6666\nstored in Delta version 1\n",
+    "own_policy.py": "commits: 24\nrows in memory: 20\nrows held back: 4\nrows in an answer: 24\n",
+    "durability.py": "the loader ended with -9\n(1, 'stored in the Delta table')\n(2, 'written to the log')\nlost: 1 row, commit 3 of bank\n",
+    "receipts.py": "rows then: 2 rows now: 3\nverified: True\nrefused: receipt.forged\nreceipts kept: 2\n",
+}
+
+
+def test_every_example_is_run_here() -> None:
+    """An example that nobody runs is an example that breaks."""
+    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(EXPECTED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_example_prints_what_it_promises(name: str, tmp_path: Path) -> None:
+    """Each example works in the folder it is given, and its output is exact."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(righttime.__file__).parents[1])}
+
+    ended = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), str(tmp_path / "warehouse")],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+        timeout=240,
+        check=False,
+    )
+
+    assert (ended.returncode, ended.stdout) == (0, EXPECTED[name]), ended.stderr

@@ -1,0 +1,66 @@
+"""How the command line writes values: for people short, for machines without loss."""
+
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from righttime.cli.console import error_line, moment, seconds, share, size
+from righttime.cli.sql import cell_text, json_value, unique_names
+from righttime.errors import SqlRefused
+
+
+@pytest.mark.parametrize(
+    ("value", "as_json", "as_text"),
+    [
+        (None, None, "None"),
+        (True, True, "true"),
+        (7, 7, "7"),
+        (0.5, 0.5, "0.5"),
+        (float("nan"), "nan", "nan"),
+        (float("-inf"), "-inf", "-inf"),
+        (Decimal("1.50"), "1.50", "1.50"),
+        (b"\x00\xff", "00ff", "00ff"),
+        (date(2025, 5, 1), "2025-05-01", "2025-05-01"),
+        (datetime(2025, 5, 1, 12), "2025-05-01T12:00:00", "2025-05-01T12:00:00"),
+        ([1, None, Decimal(2)], [1, None, "2"], '[1, null, "2"]'),
+        ({"é": [date(2025, 5, 1)]}, {"é": ["2025-05-01"]}, '{"é": ["2025-05-01"]}'),
+        ([("k", 1)], [["k", 1]], '[["k", 1]]'),
+    ],
+)
+def test_values_are_written_without_loss(value: Any, as_json: Any, as_text: str) -> None:
+    """Every type an answer can hold has one way to be written."""
+    assert json_value(value) == as_json
+    assert cell_text(value) == as_text
+
+
+def test_names_that_come_twice_are_told_apart() -> None:
+    """An object cannot have a name twice, an answer can; invented names avoid those that exist."""
+    assert unique_names(("a", "b", "a", "a_2", "a")) == ["a", "b", "a_2", "a_2_2", "a_3"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0 ms"), (0.00002, "20 µs"), (0.25, "250 ms"), (1.5, "1.50 s"), (119.0, "119.00 s"), (240.0, "4.0 min"), (36_000.0, "10.0 h"), (None, "exact cut")],
+)
+def test_durations_are_written_for_people(value: float | None, text: str) -> None:
+    """The unit follows the size."""
+    assert seconds(value) == text
+
+
+def test_sizes_shares_and_moments_are_written_for_people() -> None:
+    """Bytes in binary units, bounds in percent, commit times in UTC."""
+    assert [size(value) for value in (0, 1023, 1024, 5 * 1024**2, 3 * 1024**4)] == ["0 B", "1023 B", "1.0 KiB", "5.0 MiB", "3.0 TiB"]
+    assert [share(1, 4), share(1, 0)] == ["25.0 %", "unused"]
+    assert [moment(0), moment(1_500_000)] == ["-", "1970-01-01 00:00:01.500000 UTC"]
+
+
+def test_errors_of_ours_and_bugs_are_told_apart() -> None:
+    """Our errors end with the way out; anything else is called a bug, and the way to report it is named."""
+    ours = error_line(SqlRefused(reason="it writes\n  rows", way_out="Use a producer.")).plain
+    bug = error_line(ValueError("no [red]luck[/]")).plain
+
+    assert ours == "error [sql.refused] This statement is not accepted here: it writes rows. Use a producer."
+    assert bug.startswith("error [bug] ValueError: no [red]luck[/].")
+    assert "--debug" in bug
