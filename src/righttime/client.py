@@ -208,7 +208,7 @@ class Warehouse:
         if found is None:
             near = [known for known in ledger.receipts(limit=1000) if receipt_id and known.receipt_id.startswith(receipt_id)]
             if len(near) != 1:
-                raise ReceiptUnknown(receipt=receipt_id)
+                raise ReceiptUnknown(receipt=f"{receipt_id} (it fits {len(near)} receipts)" if near else receipt_id)
             found = near[0]
         return found.bound(self.verify)
 

@@ -31,6 +31,7 @@ from righttime.ledger.sqlite import Ledger
 from righttime.ledger.state import State
 from righttime.ledger.trace import CommitTrace
 from righttime.pipeline.spark import SparkOwner
+from righttime.pipeline.translate import quiet
 from righttime.query.consumer import Consumer
 from righttime.query.snapshot import Snapshots
 from righttime.query.verify import Verifier
@@ -100,7 +101,8 @@ class Engine:
 
     def _stage_df(self, table: TableSchema, df: Any) -> list[DataFile]:
         folder = self.store.staging(table, batch_id=uuid.uuid4().hex)
-        self.spark.write_parquet(df, table.columns, folder, table=table.name)
+        with quiet():
+            self.spark.write_parquet(df, table.columns, folder, table=table.name)
         return self.store.take_files(table, folder)
 
     def _read_files(self, table: TableSchema, files: Sequence[DataFile]) -> pa.Table:

@@ -20,7 +20,15 @@ from righttime.cli import app
 from righttime.settings import MIB, Settings
 
 CLASSES = ("Warehouse", "Producer", "Answer", "Receipt", "Verification", "Commit", "SourceCut", "Policy")
-_UNITS = (("_bytes", "bytes"), ("bytes_max", "bytes"), ("bytes", "bytes"), ("_s", "seconds"), ("_dir", "path"), ("_master", "text"), ("_conf", "names and values"))
+_UNITS = (
+    ("_bytes", "bytes"),
+    ("bytes_max", "bytes"),
+    ("bytes", "bytes"),
+    ("_s", "seconds"),
+    ("_dir", "path"),
+    ("_master", "text"),
+    ("_conf", "names and values"),
+)
 
 
 def signature(name: str, member: Any, *, owner: str = "") -> str:

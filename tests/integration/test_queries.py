@@ -177,7 +177,24 @@ def test_all_types_come_back_the_same_hot_and_stored(tmp_path: Path, spark_owner
         "ts TIMESTAMP, ntz TIMESTAMP_NTZ, arr ARRAY<INT>, m MAP<STRING, INT>, st STRUCT<x: INT, y: STRING>"
     )
     moment = datetime(2024, 2, 29, 12, 30, 15, 123456)
-    full = (True, -1, 300, 70000, 1 << 40, 1.5, 2.25, Decimal("12.34"), "käse\u2003", b"\x00\xff", date(1899, 1, 2), moment.replace(tzinfo=UTC), moment, [1, None], [("a", 1)], {"x": 1, "y": "z"})
+    full = (
+        True,
+        -1,
+        300,
+        70000,
+        1 << 40,
+        1.5,
+        2.25,
+        Decimal("12.34"),
+        "käse\u2003",
+        b"\x00\xff",
+        date(1899, 1, 2),
+        moment.replace(tzinfo=UTC),
+        moment,
+        [1, None],
+        [("a", 1)],
+        {"x": 1, "y": "z"},
+    )
     nulls = (None,) * len(full)
     with rt.open(tmp_path / "w") as wh:
         wh.create_table("everything", ddl)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import duckdb_extension_delta
+import duckdb_extension_delta  # type: ignore[import-untyped]
 from deltalake import DeltaTable
 
 import righttime as rt
@@ -261,9 +261,12 @@ def newest_state(folder: Path) -> State:
 
 
 def positions_of(warehouse: rt.Warehouse) -> dict[str, int]:
-    """Return the number of each source's last commit that an answer contains."""
-    cuts = warehouse.read(warehouse.tables()[0]).receipt.cut if warehouse.tables() else ()
-    return dict.fromkeys(SOURCES, 0) | {cut.source: cut.last_inside.number for cut in cuts}
+    """Return the number of each source's last durable commit; answers have to agree as far as they name the source."""
+    positions = {source: commit.number for source, commit in newest_state(warehouse.path).positions.items()}
+    for table in warehouse.tables():
+        for cut in warehouse.read(table).receipt.cut:
+            assert cut.last_inside.number == positions.get(cut.source, 0), f"{table}: {cut}, the ledger says {positions}"
+    return dict.fromkeys(SOURCES, 0) | positions
 
 
 def _span(lost: list[tuple[int, int]]) -> list[tuple[int, int, int]]:

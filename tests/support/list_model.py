@@ -66,6 +66,10 @@ class ListModel:
         """Return the rows of a table up to a number per source."""
         return Counter(row for source, number in cut.items() for commit in self.commits.get(source, ()) if commit.number <= number for row in commit.rows.get(table, ()))
 
+    def sources_of(self, table: str) -> set[str]:
+        """Return the sources that have put rows into a table."""
+        return {source for source, commits in self.commits.items() if any(commit.rows.get(table) for commit in commits)}
+
     def lose_after(self, source: str, number: int) -> list[ListedCommit]:
         """Forget the commits after `number` and return them."""
         lost = [commit for commit in self.commits.get(source, ()) if commit.number > number]

@@ -134,9 +134,10 @@ def test_at_x6_a_silent_producer_ends_in_an_error_and_never_in_stale_rows(wh: Wa
     """A lazy producer that does not answer: the query fails after `wait`, says which source, and gives stale rows only to those who ask for them."""
     monkeypatch.setattr(Listener, "start", lambda self: None)
     producer = wh.producer(name="p", policy=rt.OnDemand())
+    clock.set(1)
     producer.insert("x", (1, 1))
     producer.commit()
-    clock.advance(3)
+    clock.set(4)
 
     with pytest.raises(FreshnessUnavailable) as raised:
         wh.read("x", wait="50ms")

@@ -1,6 +1,8 @@
 """The public face: a small, sorted list that is exactly what a user can reach and what is written down."""
 
 import inspect
+import tomllib
+from pathlib import Path
 from types import ModuleType
 
 import righttime
@@ -36,8 +38,5 @@ def _explained(value: object) -> bool:
 
 def test_the_version_is_the_one_that_is_installed_or_being_built() -> None:
     """`righttime.__version__` and pyproject.toml agree."""
-    import tomllib
-    from pathlib import Path
-
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert righttime.__version__ == project["version"]

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from righttime.changes.fits import fits, plain_classes
 from righttime.changes.rows import Chunk, Row
 from righttime.changes.schema import TableSchema
 from righttime.changes.types import text_length_max
@@ -130,12 +131,20 @@ class RowEncoder:
         try:
             array = _fast_array(field.type, values)
             if array is None:
+                self._refuse_misfits(field, values)
                 array = pa.array(values, field.type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError, ValueError, UnicodeError) as error:
             raise self._blamed(field, values, error) from error
         self._refuse_nulls(field, array.null_count)
         self._refuse_texts(field, array)
         return array
+
+    def _refuse_misfits(self, field: pa.Field, values: Sequence[Any]) -> None:
+        if set(map(type, values)) <= plain_classes(field.type):
+            return
+        for number, value in enumerate(values):
+            if not fits(field.type, value):
+                raise WrongType(table=self._table.name, column=field.name, value=f"{_shown(value)} in row {number}", expected=str(field.type))
 
     def _blamed(self, field: pa.Field, values: Sequence[Any], error: Exception) -> WrongType:
         for number, value in enumerate(values):

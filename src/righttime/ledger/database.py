@@ -185,7 +185,11 @@ def _connected(folder: Path, *, lock: WriterLock | None) -> Database:
         try:
             # fullfsync matters on macOS, where a plain fsync stops at the drive's cache.
             connection.executescript("PRAGMA fullfsync=ON; PRAGMA journal_size_limit=16777216; SELECT name FROM meta")
-        except sqlite3.Error:
+            # Asked again: a newer version may have written its number into SQLite's log only, before it was killed.
+            (found,) = connection.execute("PRAGMA user_version").fetchone()
+            if found > FORMAT:
+                raise WarehouseNewer(path=str(folder), found=found, known=FORMAT)
+        except BaseException:
             connection.close()
             raise
     except sqlite3.Error as error:

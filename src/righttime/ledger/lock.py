@@ -55,20 +55,14 @@ class WriterLock:
 
 def locked(folder: Path) -> WarehouseLocked:
     """Return the error that names the holder of the folder's lock, as far as it has written its name down."""
-    try:
-        pid, _, host = (folder / LOCK_FILE).read_text().strip().partition(" ")
-    except OSError:
-        pid, host = "", ""
-    return WarehouseLocked(path=str(folder), pid=int(pid) if pid.isdigit() else "unknown", host=host or "unknown")
+    pid, host, _ = _holder(folder)
+    return WarehouseLocked(path=str(folder), pid=int(pid) if pid else "unknown", host=host or "unknown")
 
 
 def living_writer(folder: Path) -> int | None:
     """Return the process that writes the warehouse, None if there is none. One on another host counts as alive."""
-    try:
-        pid, _, host = (folder / LOCK_FILE).read_text().strip().partition(" ")
-    except OSError:
-        return None
-    if not pid.isdigit():
+    pid, host, started = _holder(folder)
+    if not pid:
         return None
     if host == socket.gethostname():
         try:
@@ -77,11 +71,31 @@ def living_writer(folder: Path) -> int | None:
             return None
         except PermissionError:
             return int(pid)  # alive, and somebody else's
+        if started != _started(int(pid)):
+            return None  # the writer was killed, and another process has its number
     return int(pid)
 
 
+def _holder(folder: Path) -> tuple[str, str, str]:
+    """Return process, host and start of the process that wrote its name into the lock file; empty texts if there is none."""
+    try:
+        pid, _, rest = (folder / LOCK_FILE).read_text().strip().partition(" ")
+    except OSError:
+        return "", "", ""
+    host, _, started = rest.partition(" ")
+    return (pid, host, started) if pid.isdigit() else ("", "", "")
+
+
+def _started(pid: int) -> str:
+    """Return when a process began, in the kernel's ticks; empty where the system does not tell."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
 def _write_holder(fd: int) -> None:
-    holder = f"{os.getpid()} {socket.gethostname()}\n".encode()
+    holder = f"{os.getpid()} {socket.gethostname()} {_started(os.getpid())}\n".encode()
     os.pwrite(fd, holder, 0)
     os.ftruncate(fd, len(holder))
 

@@ -30,19 +30,27 @@ for _name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
 
 
 @contextmanager
-def translated(tables: Sequence[str]) -> Iterator[None]:
-    """Run Spark code for a query over `tables`; raise `SqlFailed` where Spark raises."""
+def quiet() -> Iterator[None]:
+    """Run Spark code whose errors are raised in our words elsewhere, without PySpark's own print."""
     token = _translating.set(True)
     try:
         yield
+    finally:
+        _translating.reset(token)
+
+
+@contextmanager
+def translated(tables: Sequence[str]) -> Iterator[None]:
+    """Run Spark code for a query over `tables`; raise `SqlFailed` where Spark raises."""
+    try:
+        with quiet():
+            yield
     except PySparkException as error:
         raise SqlFailed(tables=_named(tables), reason=_short(error.getMessage() or str(error)), condition=error.getCondition() or "") from error
     except Py4JJavaError as error:
         raise SqlFailed(tables=_named(tables), reason=_short(str(error.java_exception)), condition="") from error
     except Py4JError as error:
         raise SqlFailed(tables=_named(tables), reason=_short(str(error)), condition="") from error
-    finally:
-        _translating.reset(token)
 
 
 def _named(tables: Sequence[str]) -> str:

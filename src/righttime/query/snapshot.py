@@ -58,8 +58,9 @@ class TableSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What one query may read."""
+    """What one query may read; `asked_us` is when it was asked, from which freshness counts."""
 
+    asked_us: int
     look: Look
     accuracy: Accuracy
     tables: Mapping[str, TableSnapshot]
@@ -81,11 +82,11 @@ class Snapshots:
     def take(self, tables: Sequence[str], contract: Contract, *, own: OwnRows | None = None) -> Iterator[Snapshot]:
         """Bring `tables` up to the contract and hold one state of them until the block ends."""
         catalyst = self._catalyst
-        started_s = catalyst.clock.monotonic_s()
+        started_s, asked_us = catalyst.clock.monotonic_s(), catalyst.authority.read_us()
         ticket: int | None = None
         try:
             while True:
-                accuracy = self._accuracy(tables, contract, deadline_s=started_s + contract.wait_s)
+                accuracy = self._accuracy(tables, contract, asked_us=asked_us, deadline_s=started_s + contract.wait_s)
                 with catalyst.lock:
                     look = catalyst.look(tables, accuracy, own=own.source if own else None)
                     lease, lanes, ticket = catalyst.register(look, accuracy, ticket=ticket)
@@ -94,7 +95,7 @@ class Snapshots:
                         break
         finally:
             catalyst.abandon(ticket)
-        snapshot = Snapshot(look, accuracy, self._tables(tables, look, lanes, own), catalyst.clock.monotonic_s() - started_s)
+        snapshot = Snapshot(asked_us, look, accuracy, self._tables(tables, look, lanes, own), catalyst.clock.monotonic_s() - started_s)
         try:
             yield snapshot
         finally:
@@ -140,9 +141,8 @@ class Snapshots:
         parts.append(table_of(table.own.chunks, columns))
         return pa.concat_tables(parts)
 
-    def _accuracy(self, tables: Sequence[str], contract: Contract, *, deadline_s: float) -> Accuracy:
-        now_us = self._catalyst.authority.read_us()
-        wanted_us = min(contract.as_of_us, now_us) if contract.as_of_us is not None else now_us - contract.freshness_us
+    def _accuracy(self, tables: Sequence[str], contract: Contract, *, asked_us: int, deadline_s: float) -> Accuracy:
+        wanted_us = min(contract.as_of_us, asked_us) if contract.as_of_us is not None else asked_us - contract.freshness_us
         return self._catalyst.ensure_accuracy(
             wanted_us, tables, deadline_s=deadline_s, exact=contract.as_of_us is not None, accept_late=contract.on_late == "answer"
         )

@@ -59,8 +59,8 @@ class Seen:
 
     @property
     def given_s(self) -> float:
-        """How stale the answer was when it was asked for; the receipt's figure is of the snapshot, taken `waited_s` later."""
-        return max(self.receipt.given_s - self.receipt.waited_s, 0.0)
+        """How stale the answer was, counted from when it was asked for."""
+        return self.receipt.given_s
 
     @property
     def rows_hot(self) -> int:

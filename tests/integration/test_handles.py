@@ -1,0 +1,164 @@
+"""Handles of one folder: shared in a process, refused or read-only across processes, closed without loss."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import righttime as rt
+from righttime.errors import BadSetting, FreshnessUnavailable, ReceiptUnknown, WarehouseClosed, WarehouseReadOnly
+
+_WRITER = textwrap.dedent(
+    """
+    import sys, righttime as rt
+    wh = rt.open(sys.argv[1])
+    wh.create_table("sale", "sku INT, qty INT", if_not_exists=True)
+    load = wh.producer(name="other")
+    load.insert("sale", (1, 1))
+    load.commit(durability="log")
+    load.insert("sale", (2, 2))
+    load.commit()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        if line.strip() == "store":
+            wh.materialize()
+            print("stored", flush=True)
+    """
+)
+
+
+class _Writer:
+    """A process that writes a warehouse until it is told to end."""
+
+    def __init__(self, folder: Path) -> None:
+        self._process = subprocess.Popen([sys.executable, "-c", _WRITER, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.expect("ready")
+
+    def expect(self, word: str) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline().strip() == word
+
+    def tell(self, word: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{word}\n")
+        self._process.stdin.flush()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+def test_a_second_writing_process_is_refused_and_a_reader_sees_the_newest_durable_state(tmp_path: Path) -> None:
+    """The logged row is durable, the one in memory is not; a reader promises no freshness while the writer lives."""
+    writer = _Writer(tmp_path)
+    try:
+        with pytest.raises(rt.WarehouseLocked, match="read_only=True"):
+            rt.open(tmp_path)
+        with rt.open(tmp_path, read_only=True) as reader:
+            with pytest.raises(FreshnessUnavailable):
+                reader.read("sale")
+            answer = reader.read("sale", on_late="answer")
+            assert answer.rows() == [(1, 1)]
+            assert answer.receipt.late
+            assert reader.verify(answer.receipt)
+            writer.tell("store")
+            writer.expect("stored")
+            assert sorted(reader.read("sale", on_late="answer").rows()) == [(1, 1), (2, 2)]
+            assert reader.status().tables[0].rows_stored == 2
+            for refused in (reader.producer, reader.materialize, reader.gc, lambda: reader.create_table("x", "a INT")):
+                with pytest.raises(WarehouseReadOnly):
+                    refused()
+    finally:
+        writer.kill()
+    with rt.open(tmp_path, read_only=True) as reader:
+        assert len(reader.read("sale")) == 2
+    with rt.open(tmp_path) as wh:
+        assert len(wh.read("sale")) == 2
+
+
+def test_rows_of_a_killed_writer_that_were_only_in_memory_are_reported_lost(tmp_path: Path) -> None:
+    _Writer(tmp_path).kill()
+    with rt.open(tmp_path) as wh:
+        assert wh.read("sale").rows() == [(1, 1)]
+        assert [(loss.source, loss.first, loss.last, loss.rows) for loss in wh.losses()] == [("other", 2, 2, 1)]
+        with wh.producer(name="other") as load:
+            load.insert("sale", (3, 3))
+            assert load.commit().commit.number == 3
+
+
+def test_handles_of_one_process_share_the_warehouse(tmp_path: Path) -> None:
+    first = rt.open(tmp_path)
+    first.create_table("sale", "sku INT")
+    second = rt.open(tmp_path)
+    with pytest.raises(BadSetting, match="other settings"):
+        rt.open(tmp_path, segment_rows=7)
+    with first.producer() as load:
+        load.insert("sale", (1,))
+        load.commit()
+    first.close()
+    first.close()
+    assert second.read("sale").rows() == [(1,)]
+    with pytest.raises(WarehouseClosed):
+        first.read("sale")
+    second.close()
+    with rt.open(tmp_path) as third:
+        assert third.read("sale").rows() == [(1,)]
+
+
+def test_closing_without_materializing_keeps_lazy_and_memory_rows(tmp_path: Path) -> None:
+    with rt.open(tmp_path) as wh:
+        wh.create_table("sale", "sku INT")
+        load = wh.producer(name="lazy", policy=rt.OnDemand())
+        load.insert("sale", (1,))
+        load.commit()
+        load.insert("sale", (2,))
+    with rt.open(tmp_path) as wh:
+        assert wh.read("sale").rows() == [(1,)]
+        assert wh.losses() == []
+
+
+def test_a_program_that_ends_without_closing_keeps_what_it_committed(tmp_path: Path) -> None:
+    program = _WRITER.replace('print("ready", flush=True)', "sys.exit(0)")
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True)
+    with rt.open(tmp_path) as wh:
+        assert len(wh.read("sale")) == 2
+        assert wh.losses() == []
+
+
+def test_background_materialization_stores_rows_without_being_told(tmp_path: Path) -> None:
+    with rt.open(tmp_path, materialize_rows=10) as wh:
+        wh.create_table("sale", "sku INT")
+        with wh.producer() as load:
+            for number in range(100):
+                load.insert("sale", (number,))
+                load.commit()
+        engine = wh._writer("wait")
+        with engine.catalyst.lock:
+            assert engine.catalyst.space.wait_for(lambda: engine.catalyst.tables["sale"].rows_unstored < 10, timeout=60)
+        assert sorted(wh.read("sale").rows()) == [(number,) for number in range(100)]
+        assert wh.status().tables[0].rows_stored > 90
+
+
+def test_timed_materialization_stores_everything_now_and_then(tmp_path: Path) -> None:
+    with rt.open(tmp_path, materialize_every_s=0.05) as wh:
+        wh.create_table("sale", "sku INT")
+        with wh.producer() as load:
+            load.insert("sale", (1,))
+            load.commit()
+        engine = wh._writer("wait")
+        with engine.catalyst.lock:
+            assert engine.catalyst.space.wait_for(lambda: engine.catalyst.tables["sale"].rows_unstored == 0, timeout=60)
+        assert wh.status().tables[0].rows_stored == 1
+
+
+def test_receipts_are_found_by_the_beginning_of_their_id(tmp_path: Path) -> None:
+    with rt.open(tmp_path) as wh:
+        wh.create_table("sale", "sku INT")
+        receipt = wh.read("sale").receipt
+        assert wh.receipt(receipt.receipt_id[:8]) == receipt
+        assert wh.receipt(receipt.receipt_id).verify()
+        assert wh.receipts()[0] == receipt
+        with pytest.raises(ReceiptUnknown):
+            wh.receipt("nope")
