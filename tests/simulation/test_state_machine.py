@@ -47,7 +47,7 @@ ROOMY = {
     "policy_poll_s": 1000,
     "producer_lease_s": 10_000,
 }
-TIGHT = ROOMY | {"spill_bytes_max": 4000, "full_wait_s": 0, "log_bytes_max": 20_000}
+TIGHT = ROOMY | {"memory_bytes_max": 200, "spill_bytes_max": 1200, "full_wait_s": 0, "log_bytes_max": 8_000}
 FORGETFUL = ROOMY | {"commits_max": 4, "states_max": 3, "receipts_max": 8}
 BOUNDS: dict[str, dict[str, Any]] = {"roomy": ROOMY, "tight": TIGHT, "forgetful": FORGETFUL}
 
@@ -302,6 +302,7 @@ class Machine(RuleBasedStateMachine):
     def read_own(self, source: str, some: list[str]) -> None:
         """A producer sees everything committed and its own open transaction; what it sees is still uncommitted for others."""
         producer = self.producer(source)
+        self.insert(source, some[0], "many", 2)
         rows, bypass = producer._transaction()
         try:
             producer._stage(rows)

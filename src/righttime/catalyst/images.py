@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from righttime.catalyst.shell import Catalyst, LaneKey
-from righttime.catalyst.table import Slice
+from righttime.catalyst.table import MemoryTable, Slice
 from righttime.changes.rows import Chunk, table_of
 from righttime.changes.schema import TableSchema
 from righttime.errors import CatalystFull, CommitFailed
@@ -174,12 +174,13 @@ class Images:
             catalyst.free(memory)
         deadline_s = catalyst.clock.monotonic_s() + self._settings.full_wait_s
         while True:
-            relieved = memory.bytes_memory + nbytes > bound and self._relieve(table, memory.bytes_memory + nbytes - bound)
+            if self._relieve(table, nbytes):
+                continue
             with catalyst.lock:
-                if memory.bytes_memory + nbytes <= bound or (memory.bytes_memory == 0 and memory.bytes_spilled + nbytes <= self._settings.spill_bytes_max):
+                if self._fits(memory, nbytes):
                     return
-                if relieved:
-                    continue  # a commit of another producer has filled what was relieved; there may be more to spill
+                if self._spillable(table, nbytes):
+                    continue  # another producer has committed meanwhile
                 left_s = deadline_s - catalyst.clock.monotonic_s()
                 if left_s <= 0:
                     raise CatalystFull(
@@ -192,21 +193,36 @@ class Images:
                 catalyst.space.wait(timeout=left_s)
                 catalyst.free(memory)
 
+    def _fits(self, memory: MemoryTable, nbytes: int) -> bool:
+        """Tell whether `nbytes` more are within the bound, or are all that is in memory; the caller has the lock."""
+        alone = memory.bytes_memory == 0 and memory.bytes_spilled + nbytes <= self._settings.spill_bytes_max
+        return alone or memory.bytes_memory + nbytes <= self._settings.memory_bytes_max
+
     def _relieve(self, table: TableSchema, nbytes: int) -> bool:
-        """Spill the oldest pieces in memory to files until `nbytes` are relieved or the spill bound is reached; tell whether any were."""
-        relieved = False
+        """Spill some of the oldest pieces if `nbytes` more do not fit; tell whether any were spilled, so that it is worth looking again."""
         with self._lock_of(table.name):
-            for source, run in self._victims(table, nbytes):
-                with self._catalyst.lock:
-                    full = self._catalyst.tables[table.name].bytes_spilled + sum(part.piece.content.nbytes for part in run) > self._settings.spill_bytes_max
-                if full:
-                    break
+            with self._catalyst.lock:
+                if self._fits(self._catalyst.tables[table.name], nbytes):
+                    return False
+                spillable = self._spillable(table, nbytes)
+            for source, run in spillable:
                 try:
                     self._seal(table, source, run, in_memory=False)
                 except OSError as error:
                     raise CommitFailed(source=source, step="spill", reason=f"table {table.name!r}: {error}") from error
-                relieved = True
-        return relieved
+            return bool(spillable)
+
+    def _spillable(self, table: TableSchema, nbytes: int) -> list[tuple[str, list[Slice]]]:
+        """Return the victims that the spill bound has room for; the caller has the lock."""
+        memory = self._catalyst.tables[table.name]
+        room = self._settings.spill_bytes_max - memory.bytes_spilled
+        chosen = []
+        for source, run in self._victims(table, memory.bytes_memory + nbytes - self._settings.memory_bytes_max):
+            room -= sum(part.piece.content.nbytes for part in run)
+            if room < 0:
+                break
+            chosen.append((source, run))
+        return chosen
 
     def _victims(self, table: TableSchema, nbytes: int) -> list[tuple[str, list[Slice]]]:
         """Choose the oldest in-memory pieces of each lane, a quarter more than needed so that not every commit spills."""

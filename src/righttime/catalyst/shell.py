@@ -152,6 +152,8 @@ class Catalyst:
         with self.lock:
             for table in link.staged:
                 self.tables[table].lane(link.source).commit(time_us)
+            if link.staged:
+                self.space.notify_all()  # committed rows can be spilled
             link.staged.clear()
             commit = self._number(link, time_us, rows=rows + link.staged_rows)
             link.staged_rows = 0

@@ -88,7 +88,8 @@ class Lane:
     """The rows that one source put into one table.
 
     `stored_id`: rows up to it are in the warehouse. `logged_id`: rows up to it are in the write-ahead log or stored.
-    `stored_us`: newest commit time of this source that the warehouse table contains.
+    `stored_us`: newest commit time of this source that the warehouse table contains. `freed_id`: rows up to it are gone from memory;
+    the first piece does not tell, because the ids before it may be those of other lanes.
     """
 
     source: str
@@ -98,6 +99,10 @@ class Lane:
     stored_us: int = 0
     logged_id: int = 0
     logged_us: int = 0
+    freed_id: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.freed_id = self.stored_id
 
     def add(self, chunks: Iterable[Rows], ids: RowIds) -> None:
         for chunk in chunks:
@@ -145,16 +150,13 @@ class Lane:
         """Tell whether no row at or above `first_id` has been freed yet."""
         return first_id > self.freed_id
 
-    @property
-    def freed_id(self) -> int:
-        """Rows up to this id are gone from memory: stored rows below the first piece."""
-        return min(self.stored_id, self.pieces[0].first_id - 1) if self.pieces else self.stored_id
-
     def free(self, row_id: int) -> list[Piece]:
         """Drop whole pieces with ids at or below `row_id`, one contiguous block, and return them."""
         keep = bisect_right(self.pieces, row_id, key=lambda piece: piece.last_id)
         freed = self.pieces[:keep]
         del self.pieces[:keep]
+        if freed:
+            self.freed_id = freed[-1].last_id
         self.times.forget(self.stored_id)
         return freed
 

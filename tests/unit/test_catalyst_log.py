@@ -1,0 +1,136 @@
+"""The write-ahead log: what is written comes back, what the ledger does not know is cut off, damage is seen."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from righttime.catalyst.log import LogEntry, WriteAheadLog
+from righttime.errors import LogFull, WarehouseDamaged
+from righttime.ledger.state import LogPosition
+from righttime.settings import load_settings
+
+START = LogPosition(0, 0)
+FIRST = LogPosition(1, 0)
+"""Where the first record of a new log lies: an append to an empty log begins a file."""
+
+
+def open_log(folder: Path, **bounds: int) -> WriteAheadLog:
+    return WriteAheadLog(folder / "log", settings=load_settings(**bounds))
+
+
+def entry(first_id: int, rows: int = 3, *, table: str = "x", source: str = "p", times: list[tuple[int, int]] | None = None) -> LogEntry:
+    content = pa.table({"a": pa.array(range(first_id, first_id + rows), pa.int32()), "b": pa.array([f"é{n}" for n in range(rows)])})
+    return LogEntry(table, source, [(first_id, rows)], times or [], content)
+
+
+def written(log: WriteAheadLog, at: LogPosition, *entries: LogEntry) -> LogPosition:
+    """Append one record and accept it."""
+    record = log.append(entries, at=at)
+    log.keep(record)
+    return record.end
+
+
+def read(folder: Path, begin: LogPosition, end: LogPosition) -> list[LogEntry]:
+    return list(open_log(folder).read(begin, end))
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "log").iterdir())
+
+
+def test_what_is_appended_is_read_back(tmp_path: Path) -> None:
+    """Rows, ids and times of every entry, record after record, in a new process."""
+    log = open_log(tmp_path)
+    entries = [entry(1, times=[(10, 3)]), entry(4, table="y", source="q"), entry(7, rows=1, times=[(10, 6), (20, 7)])]
+    end = written(log, START, *entries[:2])
+    end = written(log, end, entries[2])
+
+    found = read(tmp_path, FIRST, end)
+
+    assert [(one.table, one.source, one.runs, one.times) for one in found] == [(one.table, one.source, one.runs, one.times) for one in entries]
+    assert all(one.rows.equals(known.rows) for one, known in zip(found, entries, strict=True))
+    assert [one.last_id for one in found] == [3, 6, 7]
+
+
+def test_a_torn_tail_is_cut_off_by_the_next_append(tmp_path: Path) -> None:
+    """Whatever lies behind the ledger's position never happened, and does not disturb what comes after."""
+    log = open_log(tmp_path)
+    end = written(log, START, entry(1))
+    torn = open_log(tmp_path)
+    list(torn.read(FIRST, end))
+    torn.append([entry(4)], at=end)  # the ledger never hears of it
+    path = tmp_path / "log" / files(tmp_path)[-1]
+    path.write_bytes(path.read_bytes()[:-5])
+
+    again = open_log(tmp_path)
+    assert [one.last_id for one in again.read(FIRST, end)] == [3]
+    end = written(again, end, entry(7))
+
+    assert [one.last_id for one in read(tmp_path, FIRST, end)] == [3, 9]
+
+
+def test_damage_is_found_by_the_checksum(tmp_path: Path) -> None:
+    """A changed byte anywhere in a record that the ledger names, a missing tail or a missing file: an error, never rows."""
+    end = written(open_log(tmp_path), START, entry(1))
+    path = tmp_path / "log" / files(tmp_path)[0]
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x40]) + whole[place + 1 :])
+        with pytest.raises(WarehouseDamaged):
+            read(tmp_path, FIRST, end)
+    for length in (0, 10, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(WarehouseDamaged):
+            read(tmp_path, FIRST, end)
+    path.unlink()
+    with pytest.raises(WarehouseDamaged):
+        read(tmp_path, FIRST, end)
+
+
+def test_files_rotate_at_their_size_and_go_when_they_are_superseded(tmp_path: Path) -> None:
+    """Each full file is followed by the next; those before the oldest needed record are removed, the others stay readable."""
+    log = open_log(tmp_path, log_file_bytes=1)
+    end = START
+    for first_id in (1, 4, 7):
+        end = written(log, end, entry(first_id))
+    assert len(files(tmp_path)) == 3
+
+    begin = log.begin({("x", "p"): 6}, appended=None, end=end)
+    log.release(begin, end=end)
+
+    assert len(files(tmp_path)) == 1
+    assert [one.last_id for one in read(tmp_path, begin, end)] == [9]
+    begin = log.begin({("x", "p"): 9}, appended=None, end=end)
+    assert begin == end
+    log.release(begin, end=end)
+    assert files(tmp_path) == []
+    assert log.bytes_held() == 0
+    record = log.append([entry(10)], at=end)
+    begin = log.begin({("x", "p"): 9}, appended=record, end=record.end)
+    assert begin == record.start
+    assert [one.last_id for one in read(tmp_path, begin, record.end)] == [12]
+
+
+def test_a_record_is_needed_while_one_of_its_lanes_is(tmp_path: Path) -> None:
+    """One lane stored, the other not: the record stays."""
+    log = open_log(tmp_path)
+    record = log.append([entry(1), entry(4, table="y")], at=START)
+    log.keep(record)
+
+    assert log.begin({("x", "p"): 3}, appended=None, end=record.end) == record.start
+    assert log.begin({("x", "p"): 3, ("y", "p"): 6}, appended=None, end=record.end) == record.end
+    assert log.begin({}, appended=log.append([entry(7)], at=record.end), end=record.end) == record.start
+
+
+def test_a_full_log_refuses_and_changes_nothing(tmp_path: Path) -> None:
+    """The bound counts what is held; the log is as it was after the refusal."""
+    log = open_log(tmp_path, log_bytes_max=1500)
+    end = written(log, START, entry(1))
+    held = log.bytes_held()
+    with pytest.raises(LogFull):
+        for first_id in range(4, 100, 3):
+            end = written(log, end, entry(first_id))
+    assert held <= log.bytes_held() <= 1500
+    found = [one.last_id for one in read(tmp_path, FIRST, end)]
+    assert found == list(range(3, 3 * len(found) + 1, 3))
