@@ -7,6 +7,7 @@ Promise: ask for the freshness you need, and get the answer with a receipt.
 
 from righttime.catalyst.policies import Every, Immediate, LoadAware, OnDemand, Policy
 from righttime.catalyst.producer import Producer
+from righttime.catalyst.shell import Published
 from righttime.changes.position import Commit, SourceCut
 from righttime.client import Warehouse, connect, open
 from righttime.errors import (
@@ -26,6 +27,7 @@ from righttime.errors import (
 from righttime.ledger.receipts import Receipt, Verification
 from righttime.query.answer import Answer
 from righttime.settings import Settings
+from righttime.status import Status
 
 __version__ = "0.1.0"
 
@@ -44,12 +46,14 @@ __all__ = [
     "OnDemand",
     "Policy",
     "Producer",
+    "Published",
     "Receipt",
     "ReceiptError",
     "ReceiptForged",
     "RightTimeError",
     "Settings",
     "SourceCut",
+    "Status",
     "UnknownTable",
     "Verification",
     "Warehouse",

@@ -146,6 +146,8 @@ class Warehouse:
         engine = self._writer("materialize")
         names = [self.schema(table).name for table in tables] or self.tables()
         wait_s = engine.settings.wait_s if wait is None else duration_us(wait, what="wait") / 1e6
+        if engine.images.is_full():
+            engine.mover.materialize(names)  # first what is here, so that lazy producers find room
         # Everything that was committed with those rows has to be here too, or a crash could keep half of a commit.
         engine.catalyst.ensure_accuracy(engine.catalyst.authority.read_us(), self.tables(), deadline_s=engine.clock.monotonic_s() + wait_s)
         return engine.mover.materialize(names)
@@ -294,6 +296,8 @@ def _refuse_taken(engine: Engine, name: str) -> None:
 
 
 def _checked_source(name: object) -> str:
+    if isinstance(name, str) and name.startswith("delta."):
+        raise BadSource(source=name, reason="names that begin with delta. are for adopted versions")
     if not isinstance(name, str) or not name.strip() or len(name.encode()) > 190:
         raise BadSource(source=name, reason="a name is 1 to 190 bytes of text")
     return name

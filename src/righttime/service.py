@@ -146,12 +146,10 @@ class Engine:
         self.keeper.stop()
         try:
             self.mover.make_safe()
-            # Only now: where that failed, the next open has to find in the trace what was lost.
-            self.trace.reset()
+            self.trace.reset()  # only now: until everything is safe, the trace tells what a failed close would lose
         finally:
             self.mover.close()
             self.images.close()
-            forget_spilled(self.folder)
             self.trace.close()
             self.spark.stop()
             self.ledger.close()

@@ -22,43 +22,45 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="RIGHTTIME_", toml_file="righttime.toml", frozen=True, extra="forbid")
 
     # The catalyst's memory.
-    memory_bytes_max: int = Field(256 * MIB, ge=1, description="Hot bytes one table may keep in memory before segments are spilled to files.")
-    spill_bytes_max: int = Field(4096 * MIB, ge=0, description="Bytes one table may keep in spill files before commits wait, then fail.")
-    full_wait_s: float = Field(10.0, ge=0, description="How long a commit waits for space before it fails with catalyst.full.")
-    segment_rows: int = Field(131_072, ge=1, description="Rows at which the hot tail of a table is sealed into one segment.")
-    image_dir: Path | None = Field(None, description="Folder for images of hot segments; default a private folder in /dev/shm, else in the warehouse.")
+    memory_bytes_max: int = Field(default=256 * MIB, ge=1, description="Hot bytes one table may keep in memory before segments are spilled to files.")
+    spill_bytes_max: int = Field(default=4096 * MIB, ge=0, description="Bytes one table may keep in spill files before commits wait, then fail.")
+    full_wait_s: float = Field(default=10.0, ge=0, description="How long a commit waits for space before it fails with catalyst.full.")
+    segment_rows: int = Field(default=131_072, ge=1, description="Rows at which the hot tail of a table is sealed into one segment.")
+    image_dir: Path | None = Field(
+        default=None, description="Folder for images of hot segments; default one in /dev/shm, else in the temporary folder."
+    )
 
     # Producers.
-    batch_bytes_max: int = Field(4096 * MIB, ge=1, description="Largest batch one insert call takes.")
-    bypass_bytes: int = Field(64 * MIB, ge=1, description="A commit with more bytes than this for one table goes straight to the warehouse.")
-    archive_bytes_max: int = Field(128 * MIB, ge=1, description="Lazily committed bytes a producer keeps before it flushes by itself.")
-    policy_poll_s: float = Field(0.5, gt=0, description="How often a flush policy is asked while committed rows are unflushed.")
-    producer_lease_s: float = Field(5.0, gt=0, description="A producer with unflushed rows that is silent for this long counts as dead.")
+    batch_bytes_max: int = Field(default=4096 * MIB, ge=1, description="Largest batch one insert call takes.")
+    bypass_bytes: int = Field(default=64 * MIB, ge=1, description="A commit with more bytes than this for one table goes straight to the warehouse.")
+    archive_bytes_max: int = Field(default=128 * MIB, ge=1, description="Lazily committed bytes a producer keeps before it flushes by itself.")
+    policy_poll_s: float = Field(default=0.5, gt=0, description="How often a flush policy is asked while committed rows are unflushed.")
+    producer_lease_s: float = Field(default=5.0, gt=0, description="A producer with unflushed rows that is silent for this long counts as dead.")
 
     # Materialization without being told.
-    materialize_rows: int = Field(0, ge=0, description="Store a table's hot rows in the background once it has this many; 0 = only when told.")
-    materialize_every_s: float = Field(0.0, ge=0, description="Store all hot rows in the background this often; 0 = only when told.")
+    materialize_rows: int = Field(default=0, ge=0, description="Store a table's hot rows in the background once it has this many; 0 = only when told.")
+    materialize_every_s: float = Field(default=0.0, ge=0, description="Store all hot rows in the background this often; 0 = only when told.")
 
     # The write-ahead log.
-    log_bytes_max: int = Field(4096 * MIB, ge=1, description="Bytes the write-ahead log may hold before a logged commit fails.")
-    log_file_bytes: int = Field(64 * MIB, ge=1, description="Size at which a log file is closed and the next one begun.")
+    log_bytes_max: int = Field(default=4096 * MIB, ge=1, description="Bytes the write-ahead log may hold before a logged commit fails.")
+    log_file_bytes: int = Field(default=64 * MIB, ge=1, description="Size at which a log file is closed and the next one begun.")
 
     # Queries.
-    wait_s: float = Field(30.0, ge=0, description="Default of wait=: how long a query waits for the freshness it asked for.")
-    queries_max: int = Field(16, ge=1, description="Queries that run at once; further ones wait their turn.")
-    lease_ttl_s: float = Field(3600.0, gt=0, description="How long a query may hold the rows and files it reads.")
-    retry_ttl_s: float = Field(1.0, gt=0, description="How long a materialization waits for a query that was refused once.")
-    answer_bytes_max: int = Field(1024 * MIB, ge=1, description="Largest answer that is collected.")
-    spark_master: str = Field("local[*]", description="Spark master, used when no Spark session is active.")
+    wait_s: float = Field(default=30.0, ge=0, description="Default of wait=: how long a query waits for the freshness it asked for.")
+    queries_max: int = Field(default=16, ge=1, description="Queries that run at once; further ones wait their turn.")
+    lease_ttl_s: float = Field(default=3600.0, gt=0, description="How long a query may hold the rows and files it reads.")
+    retry_ttl_s: float = Field(default=1.0, gt=0, description="How long a materialization waits for a query that was refused once.")
+    answer_bytes_max: int = Field(default=1024 * MIB, ge=1, description="Largest answer that is collected.")
+    spark_master: str = Field(default="local[*]", description="Spark master, used when no Spark session is active.")
     spark_conf: dict[str, str] = Field(default_factory=dict, description="Further Spark configuration.")
 
     # History.
-    states_max: int = Field(10_000, ge=1, description="Durable states the ledger remembers.")
-    receipts_max: int = Field(100_000, ge=1, description="Receipts the ledger remembers.")
-    batches_max: int = Field(1_000_000, ge=1, description="Batch ids the ledger remembers, newest first.")
-    commits_max: int = Field(1_000_000, ge=1, description="Commits per source whose times are remembered in memory.")
-    file_grace_s: float = Field(3600.0, ge=0, description="Age below which gc never removes an unreferenced file of an unknown writer.")
-    checkpoint_versions: int = Field(100, ge=1, description="A Delta checkpoint is written every so many versions.")
+    states_max: int = Field(default=10_000, ge=1, description="Durable states the ledger remembers.")
+    receipts_max: int = Field(default=100_000, ge=1, description="Receipts the ledger remembers.")
+    batches_max: int = Field(default=1_000_000, ge=1, description="Batch ids the ledger remembers, newest first.")
+    commits_max: int = Field(default=1_000_000, ge=1, description="Commits per source whose times are remembered in memory.")
+    file_grace_s: float = Field(default=3600.0, ge=0, description="Age below which gc never removes an unreferenced file of an unknown writer.")
+    checkpoint_versions: int = Field(default=100, ge=1, description="A Delta checkpoint is written every so many versions.")
 
     @classmethod
     def settings_customise_sources(

@@ -111,7 +111,7 @@ def test_an_arrow_batch_that_does_not_fit_is_refused(wh: rt.Warehouse, batch: pa
 
 
 def test_an_unknown_table_is_named_with_those_there_are(wh: rt.Warehouse) -> None:
-    with wh.producer() as load, pytest.raises(rt.UnknownTable, match="sales.*sale"):
+    with wh.producer() as load, pytest.raises(rt.UnknownTable, match=r"sales.*sale"):
         load.insert("sales", (1, 1))
     with pytest.raises(rt.UnknownTable):
         wh.read("sales")
@@ -258,3 +258,37 @@ def test_an_exact_cut_below_what_is_stored_is_refused(wh: rt.Warehouse) -> None:
     with pytest.raises(rt.AsOfUnavailable, match="sale"):
         wh.read("sale", as_of=before)
     assert len(wh.read("sale", as_of=after)) == 2
+
+
+def test_a_full_catalyst_never_costs_an_acknowledged_row(tmp_path: Path) -> None:
+    """Closing flushes lazily committed rows over the bound, and storing needs no room: both are the way out."""
+    with rt.open(tmp_path / "w", memory_bytes_max=1, spill_bytes_max=0, full_wait_s=0.05) as wh:
+        wh.create_table("sale", "sku INT")
+        lazy = wh.producer(name="lazy", policy=rt.OnDemand())
+        lazy.insert("sale", (1,))
+        lazy.commit()
+        eager = wh.producer(name="eager")
+        eager.insert("sale", (2,))
+        with pytest.raises(CatalystFull):
+            eager.commit()
+        eager.commit(materialize=True)
+    with rt.open(tmp_path / "w") as wh:
+        assert sorted(wh.read("sale").rows()) == [(1,), (2,)]
+
+
+def test_wrong_kinds_of_arguments_are_coded_errors_too(wh: rt.Warehouse) -> None:
+    producer = wh.producer()
+    odd: list[tuple[str, Any]] = [
+        ("table.unknown", lambda: producer.flush("nope")),
+        ("table.unknown", lambda: producer.insert(5, (1,))),  # type: ignore[arg-type]
+        ("value.type", lambda: producer.insert_many("sale", 5)),  # type: ignore[arg-type]
+        ("value.type", lambda: producer.insert_arrow("sale", [1])),
+        ("value.type", lambda: producer.insert_df("sale", [1])),
+        ("setting.bad", lambda: producer.commit(batch_id=5)),  # type: ignore[arg-type]
+        ("column.unknown", lambda: wh.read("sale", columns="sku")),
+        ("source.bad", lambda: wh.producer(name="delta.sale")),
+    ]
+    for code, call in odd:
+        with pytest.raises(RightTimeError) as caught:
+            call()
+        assert caught.value.code == code

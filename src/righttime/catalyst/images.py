@@ -198,6 +198,11 @@ class Images:
         alone = memory.bytes_memory == 0 and memory.bytes_spilled + nbytes <= self._settings.spill_bytes_max
         return alone or memory.bytes_memory + nbytes <= self._settings.memory_bytes_max
 
+    def is_full(self) -> bool:
+        """Tell whether some table has reached its memory bound."""
+        with self._catalyst.lock:
+            return any(table.bytes_memory + table.bytes_spilled >= self._settings.memory_bytes_max for table in self._catalyst.tables.values())
+
     def _relieve(self, table: TableSchema, nbytes: int) -> bool:
         """Spill some of the oldest pieces if `nbytes` more do not fit; tell whether any were spilled, so that it is worth looking again."""
         with self._lock_of(table.name):

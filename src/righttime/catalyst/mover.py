@@ -26,7 +26,7 @@ from righttime.errors import CommitFailed, ForeignCommit, RightTimeError
 from righttime.ledger.sqlite import Batch, Ledger
 from righttime.ledger.state import LaneState, State, TableState
 from righttime.settings import Settings
-from righttime.telemetry import get_log
+from righttime.telemetry import METRICS, get_log
 from righttime.warehouse.store import DataFile, Store
 
 log = get_log("mover")
@@ -272,6 +272,9 @@ class Mover:
         for table, version in step.versions.items():
             if version % self._settings.checkpoint_versions == 0:
                 self._checkpoints.submit(self._checkpoint, table, version)
+        METRICS.counter("righttime_states_durable_total").inc(kind=step.kind)
+        for table, files in step.files.items():
+            METRICS.counter("righttime_rows_stored_total").inc(sum(file.rows for file in files), table=table)
         log.debug("state.durable", state=self.durable.number, kind=step.kind, tables=sorted(step.versions), logged=len(step.entries))
 
     def _checkpoint(self, table: str, version: int) -> None:

@@ -27,7 +27,7 @@ from righttime.changes.faults import CrashPoint, reach
 from righttime.changes.position import Commit
 from righttime.changes.rows import Chunk, Row
 from righttime.changes.schema import TableSchema
-from righttime.errors import BadSetting, BatchTooLarge, ProducerClosed, UnknownTable
+from righttime.errors import BadSetting, BatchTooLarge, ProducerClosed, UnknownTable, WrongType
 from righttime.settings import Settings
 from righttime.warehouse.store import DataFile
 
@@ -88,20 +88,30 @@ class Producer:
         """Add many rows; all of them or, if one does not fit, none."""
         with self._calls:
             buffer = self._buffer(table)
-            rows = rows if isinstance(rows, list | tuple) else list(rows)
+            if not isinstance(rows, list | tuple):
+                rows = self._listed(table, rows)
             if rows:
                 self._add(table, buffer, [buffer.encoder.encode(rows)])
+
+    def _listed(self, table: str, rows: Any) -> list[Row]:
+        if isinstance(rows, str | bytes | Mapping) or not hasattr(rows, "__iter__"):
+            raise WrongType(table=table, column="*", value=f"a {type(rows).__name__}", expected="rows (sequences or mappings)")
+        return list(rows)
 
     def insert_arrow(self, table: str, rows: pa.Table | pa.RecordBatch) -> None:
         """Add Arrow data; columns are matched by name and cast without loss."""
         with self._calls:
             buffer = self._buffer(table)
+            if not isinstance(rows, pa.Table | pa.RecordBatch):
+                raise WrongType(table=table, column="*", value=f"a {type(rows).__name__}", expected="an Arrow table or record batch")
             self._add(table, buffer, buffer.encoder.encode_arrow(rows))
 
     def insert_df(self, table: str, df: Any) -> None:
         """Add a Spark DataFrame. Its rows are computed and written by the executors now; large ones never pass the driver."""
         with self._calls:
             buffer = self._buffer(table)
+            if not hasattr(df, "schema") or not hasattr(df, "write"):
+                raise WrongType(table=table, column="*", value=f"a {type(df).__name__}", expected="a Spark DataFrame")
             schema = self._with.schemas[table.lower()]
             files = self._with.stage_df(schema, df)
             if schema.in_memory and sum(file.size for file in files) <= self._with.settings.bypass_bytes:
@@ -124,7 +134,7 @@ class Producer:
         return self._buffers.get(table) or self._open_buffer(table)
 
     def _open_buffer(self, table: str) -> Buffer:
-        schema = self._with.schemas.get(table.lower())
+        schema = self._with.schemas.get(str(table).lower())
         if schema is None:
             raise UnknownTable(table=table, known=", ".join(sorted(self._with.schemas)) or "none")
         return self._buffers.setdefault(schema.name, Buffer(RowEncoder(schema)))
@@ -139,6 +149,8 @@ class Producer:
         """
         with self._calls:
             wanted = self._durability(materialize, durability)
+            if batch_id is not None and (type(batch_id) is not str or not batch_id):
+                raise BadSetting(name="batch_id", reason=f"{batch_id!r} is no text")
             if batch_id is not None and (known := self._known(batch_id)) is not None:
                 self.rollback()
                 return Published(known, self._with.catalyst.head.number, replayed=True)
@@ -201,7 +213,8 @@ class Producer:
         return Published(commit, self._with.catalyst.head.number)
 
     def _commit_durably(self, rows: dict[str, list[Chunk]], bypass: dict[str, Bypass], batch_id: str | None, *, store: bool) -> Published:
-        self._stage(rows)
+        # Rows that are stored in this very step may stand over the bound for that long; storing is the way out of a full catalyst.
+        self._stage(rows, bounded=not store)
         tables = self._unstored() if store else set()
         published = self._with.mover.commit(
             self._link, tables=tables, bypass=bypass, batch_id=batch_id, kind="materialize" if store else "bypass" if bypass else "log"
@@ -209,9 +222,10 @@ class Producer:
         self.policy.flushed()
         return published
 
-    def _stage(self, rows: dict[str, list[Chunk]]) -> None:
+    def _stage(self, rows: dict[str, list[Chunk]], *, bounded: bool = True) -> None:
         """Move archives and the transaction's rows into the catalyst, the latter uncommitted; they leave the buffers."""
-        self._make_room(rows)
+        if bounded:
+            self._make_room(rows)
         with self._archive_lock:
             self._with.catalyst.stage(self._link, self._archive.take_all(), rows)
         for table in rows:
@@ -258,7 +272,7 @@ class Producer:
     def flush(self, *tables: str) -> None:
         """Move lazily committed rows to the catalyst now: those of the named tables, or all."""
         with self._calls:
-            self._flush([table.lower() for table in tables] or list(self._archived()))
+            self._flush([self._open_buffer(table).encoder.table.name for table in tables] or list(self._archived()))
 
     def _flush(self, tables: Sequence[str]) -> None:
         archived = self._archived()
@@ -290,7 +304,10 @@ class Producer:
             if self._closed:
                 return
             self.rollback()
-            self._flush(list(self._archived()))
+            # Over the bound if need be: what was acknowledged must not be lost because memory is full.
+            with self._archive_lock:
+                self._with.catalyst.flush(self._link, self._archive.take_all())
+            self.policy.flushed()
             self._closed = True
             self._with.catalyst.close_link(self._link)
         self._listener.join()

@@ -226,7 +226,7 @@ class Catalyst:
             wanted_us = max(time_us, floor_us)
             started_s = self.clock.monotonic_s()
             while True:
-                behind = [(table, link) for table, link in self._lazy_lanes(tables) if self.tables[table].lane(link.source).times.newest_us < wanted_us]
+                behind = [(table, link) for table, link in self._lazy_lanes(tables) if self._is_behind(table, link, wanted_us)]
                 if not behind:
                     break
                 now_s = self.clock.monotonic_s()
@@ -241,6 +241,10 @@ class Catalyst:
                 return Accuracy(wanted_us, {})
             lanes = [self.tables[table].lane(link.source).times for table, link in self._lazy_lanes(tables)]
             return Accuracy(newest_consistent(wanted_us, lanes, otherwise_us=self.authority.read_us()), {})
+
+    def _is_behind(self, table: str, link: Link, wanted_us: int) -> bool:
+        """Tell whether the producer may hold back commits of `table` up to a time: none, if its oldest is younger."""
+        return link.archived_from[table] <= wanted_us and self.tables[table].lane(link.source).times.newest_us < wanted_us
 
     def _refuse_as_of(self, time_us: int, tables: Sequence[str]) -> None:
         newest = max((self.tables[name] for name in tables), key=lambda table: table.stored_us)

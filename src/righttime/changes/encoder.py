@@ -28,7 +28,7 @@ class RowEncoder:
     """Checks and encodes the rows of one table."""
 
     def __init__(self, table: TableSchema) -> None:
-        self._table = table
+        self.table = table
         self._columns = table.columns
         self._names = tuple(table.columns.names)
         self._width = len(self._names)
@@ -48,14 +48,14 @@ class RowEncoder:
             for name, value in row.items():
                 position = self._position.get(str(name).lower())
                 if position is None:
-                    raise UnknownColumn(table=self._table.name, column=name, known=", ".join(self._names))
+                    raise UnknownColumn(table=self.table.name, column=name, known=", ".join(self._names))
                 values[position] = value
             return tuple(values)
         if isinstance(row, str | bytes) or not hasattr(row, "__len__"):
-            raise WrongType(table=self._table.name, column="*", value=_shown(row), expected="a row (a sequence or a mapping)")
+            raise WrongType(table=self.table.name, column="*", value=_shown(row), expected="a row (a sequence or a mapping)")
         if len(row) != self._width:
             raise WrongType(
-                table=self._table.name, column="*", value=f"a row of {len(row)} values", expected=f"the {self._width} columns {', '.join(self._names)}"
+                table=self.table.name, column="*", value=f"a row of {len(row)} values", expected=f"the {self._width} columns {', '.join(self._names)}"
             )
         return tuple(row)
 
@@ -88,9 +88,9 @@ class RowEncoder:
         found = {name.lower(): position for position, name in enumerate(given.schema.names)}
         for name in given.schema.names:
             if name.lower() not in self._position:
-                raise UnknownColumn(table=self._table.name, column=name, known=", ".join(self._names))
+                raise UnknownColumn(table=self.table.name, column=name, known=", ".join(self._names))
         if len(found) != given.num_columns:
-            raise WrongType(table=self._table.name, column="*", value="a batch with a column twice", expected=", ".join(self._names))
+            raise WrongType(table=self.table.name, column="*", value="a batch with a column twice", expected=", ".join(self._names))
         columns = [
             self._cast(field, given.column(found[field.name.lower()]) if field.name.lower() in found else None, given.num_rows) for field in self._columns
         ]
@@ -103,7 +103,7 @@ class RowEncoder:
             try:
                 column = column.cast(field.type, safe=True)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise WrongType(table=self._table.name, column=field.name, value=f"a column of {column.type} ({error})", expected=str(field.type)) from error
+                raise WrongType(table=self.table.name, column=field.name, value=f"a column of {column.type} ({error})", expected=str(field.type)) from error
         self._refuse_nulls(field, column.null_count)
         self._refuse_texts(field, column)
         return column
@@ -144,30 +144,30 @@ class RowEncoder:
             return
         for number, value in enumerate(values):
             if not fits(field.type, value):
-                raise WrongType(table=self._table.name, column=field.name, value=f"{_shown(value)} in row {number}", expected=str(field.type))
+                raise WrongType(table=self.table.name, column=field.name, value=f"{_shown(value)} in row {number}", expected=str(field.type))
 
     def _blamed(self, field: pa.Field, values: Sequence[Any], error: Exception) -> WrongType:
         for number, value in enumerate(values):
             try:
                 pa.array([value], field.type)
             except (pa.ArrowException, OverflowError, TypeError, ValueError, UnicodeError):
-                return WrongType(table=self._table.name, column=field.name, value=f"{_shown(value)} in row {number}", expected=str(field.type))
-        return WrongType(table=self._table.name, column=field.name, value=str(error), expected=str(field.type))
+                return WrongType(table=self.table.name, column=field.name, value=f"{_shown(value)} in row {number}", expected=str(field.type))
+        return WrongType(table=self.table.name, column=field.name, value=str(error), expected=str(field.type))
 
     def _refuse_texts(self, field: pa.Field, texts: pa.Array | pa.ChunkedArray) -> None:
         """Refuse text that is longer than declared, and the empty partition value, which every Delta reader takes for null."""
         longest = text_length_max(field)
         if longest is not None and (pc.max(pc.utf8_length(texts)).as_py() or 0) > longest:
             raise WrongType(
-                table=self._table.name, column=field.name, value=f"a text of {pc.max(pc.utf8_length(texts))} characters", expected=f"at most {longest}"
+                table=self.table.name, column=field.name, value=f"a text of {pc.max(pc.utf8_length(texts))} characters", expected=f"at most {longest}"
             )
-        if field.name in self._table.partition_by and field.type == pa.string() and pc.any(pc.equal(texts, "")).as_py():
-            raise WrongType(table=self._table.name, column=field.name, value="an empty text", expected="a partition value: Delta reads the empty one as null")
+        if field.name in self.table.partition_by and field.type == pa.string() and pc.any(pc.equal(texts, "")).as_py():
+            raise WrongType(table=self.table.name, column=field.name, value="an empty text", expected="a partition value: Delta reads the empty one as null")
 
     def _refuse_nulls(self, field: pa.Field, nulls: int) -> None:
         if nulls and not field.nullable:
-            why = "part of the key" if field.name in self._table.keys else "declared NOT NULL"
-            raise NullNotAllowed(table=self._table.name, column=field.name, why=why)
+            why = "part of the key" if field.name in self.table.keys else "declared NOT NULL"
+            raise NullNotAllowed(table=self.table.name, column=field.name, why=why)
 
 
 def _fast_array(kind: pa.DataType, values: Sequence[Any]) -> pa.Array | None:

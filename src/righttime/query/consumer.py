@@ -30,6 +30,7 @@ from righttime.query.parameters import parameters_text
 from righttime.query.snapshot import Snapshot, Snapshots, TableSnapshot
 from righttime.query.statement import ReadStatement, read_statement, split_currency
 from righttime.settings import Settings
+from righttime.telemetry import METRICS
 
 _VIEWS_DEEP_MAX = 32
 # What `read_text` writes, and nothing that means anything else in SQL.
@@ -86,7 +87,7 @@ class Consumer:
     ) -> Answer:
         """Answer with one table, or some of its columns, without Spark."""
         contract = make_contract(freshness=freshness, wait=wait, on_late=on_late, as_of=as_of, bound_us=None, wait_default_s=self._settings.wait_s)
-        name = table.lower()
+        name = str(table).lower()
         if name not in self._schemas:
             raise UnknownTable(table=table, known=", ".join(sorted(self._schemas)) or "none")
         chosen = self._chosen(self._schemas[name], columns)
@@ -97,6 +98,8 @@ class Consumer:
 
     def _chosen(self, schema: TableSchema, columns: Sequence[str] | None) -> list[str]:
         known = {name.lower(): name for name in schema.columns.names}
+        if isinstance(columns, str):
+            raise UnknownColumn(table=schema.name, column=columns, known=f"given as a list of {', '.join(schema.columns.names)}")
         for column in columns or ():
             if column.lower() not in known:
                 raise UnknownColumn(table=schema.name, column=column, known=", ".join(schema.columns.names))
@@ -176,6 +179,8 @@ class Consumer:
             issued_us=snapshot.look.seen_us,
         ).sealed(self._ledger.seal_key)
         self._ledger.save_receipt(receipt)
+        METRICS.counter("righttime_queries_total").inc()
+        METRICS.counter("righttime_query_waited_seconds_total").inc(snapshot.waited_s)
         return Answer(rows, receipt.bound(self.verifier) if self.verifier else receipt, to_df=lambda table: self._spark.child().createDataFrame(table))
 
 
