@@ -55,7 +55,9 @@ def test_forgetting_changes_no_answer_about_rows_that_are_left(changes: list[tup
 
 
 @given(histories=st.lists(steps, min_size=1, max_size=4), time_us=st.integers(0, 60))
-def test_the_consistent_time_is_as_asked_complete_everywhere_and_never_older_than_the_published_one(histories: list[list[tuple[int, int]]], time_us: int) -> None:
+def test_the_consistent_time_is_as_asked_complete_everywhere_and_never_older_than_the_published_one(
+    histories: list[list[tuple[int, int]]], time_us: int
+) -> None:
     """P8': at least t; once no lane is behind, every lane has everything up to it; never below P8's."""
     lanes = [both(history)[0] for history in histories]
     found = newest_consistent(time_us, lanes, otherwise_us=10**6)

@@ -9,7 +9,6 @@ from righttime.catalyst.table import Lane
 from righttime.changes.rows import Chunk
 
 
-
 def chunk(rows: int) -> Chunk:
     return Chunk(pa.record_batch({"a": pa.nulls(rows, pa.int8())}))
 
@@ -72,7 +71,12 @@ class LaneMachine(RuleBasedStateMachine):
     def read(self, first_id: int, span: int) -> None:
         found = [part.piece.id_at(position) for part in self.lane.slices(first_id, first_id + span) for position in range(part.start, part.stop)]
         assert found == [row_id for row_id in sorted(self.rows) if first_id <= row_id <= first_id + span]
-        runs = [row_id for part in self.lane.slices(first_id, first_id + span) for first, rows in part.piece.runs(part.start, part.stop) for row_id in range(first, first + rows)]
+        runs = [
+            row_id
+            for part in self.lane.slices(first_id, first_id + span)
+            for first, rows in part.piece.runs(part.start, part.stop)
+            for row_id in range(first, first + rows)
+        ]
         assert runs == found
 
     @rule(time_us=st.integers(0, 60))
@@ -80,7 +84,9 @@ class LaneMachine(RuleBasedStateMachine):
         last_id = self.lane.times.at(time_us)
         hot = {row_id for row_id, committed in self.rows.items() if row_id > self.lane.stored_id}
         if time_us >= self.lane.times.time_of(self.lane.stored_id):
-            assert {row_id for row_id in hot if row_id <= last_id} == {row_id for row_id in hot if self.rows[row_id] is not None and (self.rows[row_id] or 0) <= time_us}
+            assert {row_id for row_id in hot if row_id <= last_id} == {
+                row_id for row_id in hot if self.rows[row_id] is not None and (self.rows[row_id] or 0) <= time_us
+            }
 
     @invariant()
     def what_is_held_is_known(self) -> None:

@@ -1,5 +1,6 @@
 """Encoding: one by one, many at once and as Arrow are the same rows."""
 
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -30,7 +31,7 @@ def test_every_way_in_gives_the_same_rows(rows: list[tuple[Any, ...]], cuts: lis
     """Rows encoded in any pieces, one by one, or as an Arrow table are those rows in that order."""
     encoder = RowEncoder(TABLE)
     ends = sorted({min(cut, len(rows)) for cut in cuts} | {0, len(rows)})
-    pieces = [encoder.encode(rows[start:stop]) for start, stop in zip(ends, ends[1:], strict=False)]
+    pieces = [encoder.encode(rows[start:stop]) for start, stop in pairwise(ends)]
     singles = [encoder.encode([encoder.checked(dict(zip(TABLE.columns.names, row, strict=True)))]) for row in rows]
     arrow = encoder.encode_arrow(pa.Table.from_pylist([dict(zip(TABLE.columns.names, row, strict=True)) for row in rows], schema=TABLE.columns))
 

@@ -4,7 +4,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +25,9 @@ from righttime.errors import AsOfUnavailable, CatalystFull, FreshnessUnavailable
 from righttime.ledger.receipts import Receipt
 from righttime.query.contract import Contract
 from righttime.query.snapshot import Snapshot
+from righttime.service import Engine
 from tests.support.clocks import SteppedClock
-from tests.support.crash import abandon, crash, killed_at
+from tests.support.crash import abandon, crash, engine_of, killed_at
 from tests.support.list_model import ListModel, Row, numbers
 
 EXAMPLES = int(os.environ.get("RIGHTTIME_EXAMPLES", "300"))
@@ -119,6 +120,7 @@ class Machine(RuleBasedStateMachine):
         self.receipts: list[tuple[Receipt, bool]] = []
         self.next_row = 0
         self.lives = 0
+        self.losses_known = 0
         self.steps = 0
         self.policies = dict(FIRST_POLICY)
 
@@ -129,6 +131,10 @@ class Machine(RuleBasedStateMachine):
         self.wh = rt.open(self.root / "life-0", clock=self.clock, **self.bounds)
         for name, columns in TABLES.items():
             self.wh.create_table(name, columns, in_memory=name != "z", partition_by=["b"] if name == "w" else [])
+
+    @property
+    def engine(self) -> Engine:
+        return engine_of(self.wh)
 
     def teardown(self) -> None:
         if hasattr(self, "wh"):
@@ -206,7 +212,7 @@ class Machine(RuleBasedStateMachine):
         if known:
             assert published.commit.number == self.model.batches[source, batch_id or ""]
             return
-        position = self.wh._engine.mover.durable.positions.get(source)
+        position = self.engine.mover.durable.positions.get(source)
         durable = way != "memory" or "z" in rows
         self.model.add(source, published.commit, rows, durable=durable, batch_id=batch_id)
         assert not durable or position == published.commit
@@ -283,12 +289,12 @@ class Machine(RuleBasedStateMachine):
     def read_as_of(self, some: list[str], pick: int, off_us: int) -> None:
         times = [*self.model.times(), self.clock.now_us()]
         as_of_us = times[pick % len(times)] + off_us
-        stored_us = max(self.wh._engine.catalyst.tables[name].stored_us for name in some)
+        stored_us = max(self.engine.catalyst.tables[name].stored_us for name in some)
         try:
             with self.take(some, as_of_us=as_of_us) as snapshot:
                 cut = {source: self.model.inside(source, as_of_us) for source in self.model.commits}
                 for name, table in snapshot.tables.items():
-                    assert counted(self.wh._engine.snapshots.rows(table)) == self.model.content(name, {source: commit.number for source, commit in cut.items()})
+                    assert counted(self.engine.snapshots.rows(table)) == self.model.content(name, {source: commit.number for source, commit in cut.items()})
                 assert all(one.last_inside == cut.get(one.source, START) for one in snapshot.look.cuts)
         except AsOfUnavailable:
             assert as_of_us < stored_us or self.history_is_short(as_of_us)
@@ -296,7 +302,7 @@ class Machine(RuleBasedStateMachine):
             assert self.tight
 
     def history_is_short(self, as_of_us: int) -> bool:
-        return any(as_of_us < history.oldest_us for history in self.wh._engine.catalyst.head.sources.values())
+        return any(as_of_us < history.oldest_us for history in self.engine.catalyst.head.sources.values())
 
     @rule(source=sources, some=table_sets)
     def read_own(self, source: str, some: list[str]) -> None:
@@ -309,16 +315,16 @@ class Machine(RuleBasedStateMachine):
             with self.take(some, own=OwnRows(source, bypass)) as snapshot:
                 for name, table in snapshot.tables.items():
                     expected = self.model.content(name, numbers(snapshot.look.cuts)) + Counter(self.open_rows[source].get(name, ()))
-                    assert counted(self.wh._engine.snapshots.rows(table)) == expected
+                    assert counted(self.engine.snapshots.rows(table)) == expected
         except (FreshnessUnavailable, CatalystFull):
             assert self.tight
 
     def take(self, some: Iterable[str], *, freshness_us: int = 0, as_of_us: int | None = None, own: OwnRows | None = None) -> Any:
-        return self.wh._engine.snapshots.take(sorted(some), Contract(freshness_us, self.wait(), "error", as_of_us), own=own)
+        return self.engine.snapshots.take(sorted(some), Contract(freshness_us, self.wait(), "error", as_of_us), own=own)
 
     def check_snapshot(self, snapshot: Snapshot) -> dict[str, "Counter[Row]"]:
         cut = numbers(snapshot.look.cuts)
-        seen = {name: counted(self.wh._engine.snapshots.rows(table)) for name, table in snapshot.tables.items()}
+        seen = {name: counted(self.engine.snapshots.rows(table)) for name, table in snapshot.tables.items()}
         assert seen == {name: self.model.content(name, cut) for name in seen}
         return seen
 
@@ -351,10 +357,13 @@ class Machine(RuleBasedStateMachine):
     def read_held(self, pick: int, again: bool) -> None:
         """A held snapshot gives the same rows for as long as it is held (I5)."""
         held = self.held[pick % len(self.held)]
-        assert {name: counted(self.wh._engine.snapshots.rows(table)) for name, table in held.snapshot.tables.items()} == held.expected
+        assert {name: counted(self.engine.snapshots.rows(table)) for name, table in held.snapshot.tables.items()} == held.expected
         for name, table in held.snapshot.tables.items():
-            files, kept = self.wh._engine.snapshots.files(table)
-            assert counted(pa.concat_tables([*(pq.read_table(file, schema=table.schema.columns) for file in files), table.schema.columns.empty_table()])) == held.expected[name]
+            files, kept = self.engine.snapshots.files(table)
+            assert (
+                counted(pa.concat_tables([*(pq.read_table(file, schema=table.schema.columns) for file in files), table.schema.columns.empty_table()]))
+                == held.expected[name]
+            )
             del kept
         if not again:
             self.held.remove(held)
@@ -416,7 +425,7 @@ class Machine(RuleBasedStateMachine):
                 for producer in self.producers.values():
                     producer.close()
                 self.producers, self.open_rows = {}, {}
-                self.wh._engine.mover.make_safe()
+                self.engine.mover.make_safe()
         if left:
             self.after_crash(left[0], point=point)
 
@@ -429,7 +438,7 @@ class Machine(RuleBasedStateMachine):
         if self.wh._shared is not None:
             abandon(self.wh)
         before = self.reopened(left)
-        positions = self.wh._engine.ledger.newest_state().positions
+        positions = self.engine.ledger.newest_state().positions
         if dying is not None:
             self.settle(*dying, positions=positions, point=point)
         expected = {}
@@ -452,7 +461,7 @@ class Machine(RuleBasedStateMachine):
     def is_lost(self, receipt: Receipt, lost: dict[str, tuple[int, int, int]]) -> bool:
         return any(source in lost and lost[source][0] <= number <= lost[source][1] for source, number in numbers(receipt.cut).items())
 
-    def settle(self, source: str, rows: dict[str, list[Row]], batch_id: str | None, *, positions: dict[str, Any], point: CrashPoint | None) -> None:
+    def settle(self, source: str, rows: dict[str, list[Row]], batch_id: str | None, *, positions: Mapping[str, Commit], point: CrashPoint | None) -> None:
         """Learn from the ledger whether the dying commit happened, and compare with where it died."""
         number = self.model.last_number.get(source, 0) + 1
         known = batch_id is not None and (source, batch_id) in self.model.batches
@@ -469,9 +478,9 @@ class Machine(RuleBasedStateMachine):
 
     def reopened(self, folder: Path) -> int:
         """Open the folder and return how many losses were known before."""
-        known = len(self.losses_known) if hasattr(self, "losses_known") else 0
+        known, self.losses_known = self.losses_known, 0
         self.begin_life(folder)
-        self.losses_known = self.wh.losses()
+        self.losses_known = len(self.wh.losses())
         return known
 
     def begin_life(self, folder: Path) -> None:
@@ -482,7 +491,7 @@ class Machine(RuleBasedStateMachine):
 
     def check_all_there(self) -> None:
         """Recovery left no second truth: the tables' newest versions are the ledger's."""
-        engine = self.wh._engine
+        engine = self.engine
         for name, schema in engine.schemas.items():
             assert engine.store.newest_version(schema) == engine.catalyst.tables[name].version
 
@@ -490,8 +499,8 @@ class Machine(RuleBasedStateMachine):
     def bounds_are_kept(self) -> None:
         self.steps += 1
         if hasattr(self, "wh"):
-            for table in self.wh._engine.catalyst.tables.values():
-                assert 0 <= table.bytes_memory
+            for table in self.engine.catalyst.tables.values():
+                assert table.bytes_memory >= 0
                 # A spill file is somewhat larger than the rows it was planned for.
                 assert 0 <= table.bytes_spilled <= self.bounds["spill_bytes_max"] + 2000
 

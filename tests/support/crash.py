@@ -19,6 +19,7 @@ import righttime.warehouse.collect
 import righttime.warehouse.lakehouse
 from righttime import Warehouse, service
 from righttime.changes.faults import CrashPoint
+from righttime.service import Engine
 
 _WITH_POINTS = (
     righttime.catalyst.log,
@@ -34,17 +35,24 @@ class Killed(BaseException):
     """The process died here; not an `Exception`, so nobody cleans up after it."""
 
 
+def engine_of(wh: Warehouse) -> Engine:
+    """The parts of a warehouse that is open for writing."""
+    engine = wh._engine
+    assert isinstance(engine, Engine)
+    return engine
+
+
 def copy_of(wh: Warehouse, to: Path) -> Path:
     """Copy the warehouse's folder as a kill at this moment would leave it."""
     # Checkpoints are written in the background; a copy that takes time must not see half of one.
-    wh._engine.mover._checkpoints.submit(lambda: None).result()
+    engine_of(wh).mover._checkpoints.submit(lambda: None).result()
     shutil.copytree(wh.path, to)
     return to
 
 
 def abandon(wh: Warehouse) -> None:
     """Let go of an engine without closing it: nothing more is written to its folder, and its threads end."""
-    engine = wh._engine
+    engine = engine_of(wh)
     with service._engines_lock:
         service._engines.pop(engine.folder, None)
     for link in list(engine.catalyst.links.values()):

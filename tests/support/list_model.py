@@ -64,7 +64,9 @@ class ListModel:
 
     def content(self, table: str, cut: Mapping[str, int]) -> "Counter[Row]":
         """Return the rows of a table up to a number per source."""
-        return Counter(row for source, number in cut.items() for commit in self.commits.get(source, ()) if commit.number <= number for row in commit.rows.get(table, ()))
+        return Counter(
+            row for source, number in cut.items() for commit in self.commits.get(source, ()) if commit.number <= number for row in commit.rows.get(table, ())
+        )
 
     def sources_of(self, table: str) -> set[str]:
         """Return the sources that have put rows into a table."""

@@ -10,6 +10,7 @@ from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.table import Lane
 from righttime.changes.rows import Chunk, table_of
 from righttime.query.contract import Contract
+from tests.support.crash import engine_of
 
 Row = tuple[Any, ...]
 INFINITY = "∞"
@@ -23,7 +24,7 @@ def tuples(table: Any) -> list[Row]:
 
 
 def catalyst_of(wh: Warehouse) -> Catalyst:
-    return wh._engine.catalyst
+    return engine_of(wh).catalyst
 
 
 def buffered(producer: Producer, table: str) -> list[Row]:
@@ -71,7 +72,7 @@ def time_index(wh: Warehouse, table: str, source: str = "p", *, unit_us: int = S
 
 def stored(wh: Warehouse, table: str) -> list[Row]:
     """The rows in the warehouse table's current version."""
-    engine = wh._engine
+    engine = engine_of(wh)
     files = engine.store.files(engine.schemas[table], engine.catalyst.tables[table].version)
     return sorted(tuples(ds.dataset(list(files), schema=engine.schemas[table].columns).to_table())) if files else []
 

@@ -14,6 +14,7 @@ import righttime as rt
 from righttime import Producer, Warehouse
 from righttime.catalyst.shell import Accuracy
 from tests.support.clocks import SteppedClock
+from tests.support.crash import engine_of
 from tests.support.state_tables import (
     INFINITY,
     MINUTE,
@@ -52,7 +53,7 @@ def at_r1(producer: Producer) -> None:
     producer.insert("y", (3, 3))
 
 
-def at_r2(wh: Warehouse, **options: object) -> Producer:
+def at_r2(wh: Warehouse) -> Producer:
     """AT-R1 and an ordinary commit."""
     producer = wh.producer(name="p")
     at_r1(producer)
@@ -318,9 +319,9 @@ def test_at_r10_the_time_stamp_keeps_two_tables_consistent(tmp_path: Path, clock
         assert hot(wh, "x") == {2: a, 3: c}
         assert time_index(wh, "y", unit_us=MINUTE) == {1: 1}
         assert time_index(wh, "x", unit_us=MINUTE) == {1: 2, 3: 3}
-        with wh._engine.snapshots.take(["x", "y"], asking(4 * MINUTE)) as snapshot:
+        with engine_of(wh).snapshots.take(["x", "y"], asking(4 * MINUTE)) as snapshot:
             assert snapshot.accuracy == Accuracy(1 * MINUTE, {})
-            assert {name: tuples(wh._engine.snapshots.rows(table)) for name, table in snapshot.tables.items()} == {"x": [a], "y": [b]}
+            assert {name: tuples(engine_of(wh).snapshots.rows(table)) for name, table in snapshot.tables.items()} == {"x": [a], "y": [b]}
         assert archived(producer, "y") == {180: [d]}
 
 
@@ -339,7 +340,7 @@ def test_at_r11_a_registered_query_reads_the_same_rows_three_times(wh: Warehouse
     producer.insert_many("x", [(5, 5), (6, 6)])
     producer.commit()
     assert minmax(wh, "x") == (3, 4)
-    catalyst, snapshots = catalyst_of(wh), wh._engine.snapshots
+    catalyst, snapshots = catalyst_of(wh), engine_of(wh).snapshots
 
     with snapshots.take(["x"], asking()) as held:
         table = held.tables["x"]

@@ -19,7 +19,7 @@ from righttime.catalyst.listener import Listener
 from righttime.changes.faults import CrashPoint
 from righttime.errors import AsOfUnavailable, CommitFailed, FreshnessUnavailable
 from tests.support.clocks import SteppedClock
-from tests.support.crash import abandon, crash, killed_at
+from tests.support.crash import abandon, crash, engine_of, killed_at
 from tests.support.state_tables import INFINITY, SECOND, archived, asking, catalyst_of, hot, minmax, seen, stored, time_index, tuples
 
 ROW = "a INT, b INT"
@@ -49,7 +49,7 @@ def index(entries: dict[int, int]) -> TimeIndex:
 
 def together(wh: Warehouse, freshness_us: int) -> tuple[int, dict[str, list[Any]]]:
     """One query over X and Y: its cut and the rows of both."""
-    snapshots = wh._engine.snapshots
+    snapshots = engine_of(wh).snapshots
     with snapshots.take(["x", "y"], asking(freshness_us)) as snapshot:
         return snapshot.accuracy.cut_us, {name: sorted(tuples(snapshots.rows(table))) for name, table in snapshot.tables.items()}
 
@@ -67,7 +67,13 @@ def test_at_x1_the_newest_consistent_time_beats_the_newest_common_one(wh: Wareho
     assert newest_consistent(2, [x, y], otherwise_us=99) == 5
 
     for_x, for_y = (wh.producer(name=name, policy=rt.OnDemand()) for name in ("p", "q"))
-    for second, producer, table, rows, flushed in ((3, for_x, "x", 1, True), (5, for_y, "y", 1, True), (7, for_x, "x", 1, True), (8, for_x, "x", 1, False), (9, for_y, "y", 1, False)):
+    for second, producer, table, rows, flushed in (
+        (3, for_x, "x", 1, True),
+        (5, for_y, "y", 1, True),
+        (7, for_x, "x", 1, True),
+        (8, for_x, "x", 1, False),
+        (9, for_y, "y", 1, False),
+    ):
         clock.set(second)
         producer.insert_many(table, [(second, second)] * rows)
         producer.commit()
@@ -111,7 +117,7 @@ def test_at_x5_a_transaction_that_is_rolled_back_leaves_no_trace_for_any_reader(
     producer = wh.producer(name="p")
     producer.insert("x", (1, 1))
     producer.commit()
-    snapshots = wh._engine.snapshots
+    snapshots = engine_of(wh).snapshots
 
     with snapshots.take(["x", "y"], asking()) as before:
         for table in "xy":
@@ -168,6 +174,21 @@ def test_at_x6_a_dead_producer_is_known_by_its_lease_and_not_waited_for(tmp_path
             wh.read("x", wait="1h")
 
 
+def test_at_x6_a_dead_producer_that_owes_nothing_does_not_keep_a_live_one_from_delivering(wh: Warehouse, clock: SteppedClock) -> None:
+    """q is dead, and everything it holds back is younger than the query asks for; p, alive, delivers and the answer is complete."""
+    p, q = (wh.producer(name=name, policy=rt.OnDemand()) for name in "pq")
+    q._listener.start = lambda: None  # type: ignore[method-assign]
+    for second, producer in ((1, p), (5, q)):
+        clock.set(second)
+        producer.insert("x", (second, second))
+        producer.commit()
+    q._link.alive_s = -1e9
+
+    assert seen(wh, "x", as_of=3 * SECOND) == [(1, 1)]
+    with pytest.raises(FreshnessUnavailable, match="'q'.*no longer answers"):
+        wh.read("x")
+
+
 @pytest.mark.parametrize("fails_at", [1, 2])
 def test_at_x7_a_failed_warehouse_commit_leaves_the_rows_in_the_catalyst(wh: Warehouse, monkeypatch: pytest.MonkeyPatch, fails_at: int) -> None:
     """The store fails at the first or at the second of two tables.
@@ -181,7 +202,7 @@ def test_at_x7_a_failed_warehouse_commit_leaves_the_rows_in_the_catalyst(wh: War
         producer.insert(table, (1, 1))
     producer.commit()
     before = minmax(wh, "x"), minmax(wh, "y")
-    store, calls = wh._engine.store, 0
+    store, calls = engine_of(wh).store, 0
     commit = store.commit
 
     def broken(*args: Any, **options: Any) -> int:
@@ -209,7 +230,7 @@ def test_at_x7_a_producers_own_failed_materialization_keeps_its_transaction(wh: 
     producer = wh.producer(name="p")
     producer.insert("x", (1, 1))
     with monkeypatch.context() as patch:
-        patch.setattr(wh._engine.store, "commit", _no_space)
+        patch.setattr(engine_of(wh).store, "commit", _no_space)
         with pytest.raises(CommitFailed):
             producer.commit(materialize=True)
     assert seen(wh, "x") == []
@@ -223,7 +244,9 @@ def _no_space(*args: Any, **options: Any) -> int:
 
 
 @pytest.mark.parametrize("point", [CrashPoint.LEDGER_COMMITTED, CrashPoint.NOTICE_GIVEN])
-def test_at_x8_a_kill_between_the_commit_and_its_notice_loses_and_doubles_nothing(wh: Warehouse, clock: SteppedClock, tmp_path: Path, point: CrashPoint) -> None:
+def test_at_x8_a_kill_between_the_commit_and_its_notice_loses_and_doubles_nothing(
+    wh: Warehouse, clock: SteppedClock, tmp_path: Path, point: CrashPoint
+) -> None:
     """The ledger has the materialization, the catalyst was never told: after the restart every row is there once.
 
     | when            | DW X         | catalyst X | view X       | lost      |

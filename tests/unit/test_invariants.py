@@ -24,7 +24,7 @@ from righttime.ledger.lock import WriterLock
 from righttime.ledger.receipts import Receipt
 from righttime.query.snapshot import Snapshot
 from tests.support.clocks import SteppedClock
-from tests.support.crash import abandon, crash, killed_at
+from tests.support.crash import abandon, crash, engine_of, killed_at
 from tests.support.state_tables import asking, catalyst_of, hot, seen, stored, tuples
 
 ROW = "a INT, b INT"
@@ -45,7 +45,7 @@ def wh(tmp_path: Path) -> Iterator[Warehouse]:
 
 
 def rows_in(wh: Warehouse, snapshot: Snapshot) -> dict[str, list[Any]]:
-    return {name: sorted(tuples(wh._engine.snapshots.rows(table))) for name, table in snapshot.tables.items()}
+    return {name: sorted(tuples(engine_of(wh).snapshots.rows(table))) for name, table in snapshot.tables.items()}
 
 
 @contextmanager
@@ -123,7 +123,7 @@ def test_i2_all_tables_of_a_query_come_from_one_state(wh: Warehouse) -> None:
 
     with meanwhile(load, move):
         for number in range(60):
-            with wh._engine.snapshots.take(["x", "y"], asking(number % 3 * 1000)) as snapshot:
+            with engine_of(wh).snapshots.take(["x", "y"], asking(number % 3 * 1000)) as snapshot:
                 rows = rows_in(wh, snapshot)
                 newest = next(iter(snapshot.look.cuts)).last_inside.number if snapshot.look.cuts else 0
             assert rows["x"] == rows["y"] == [(n, n) for n in range(1, newest + 1)]
@@ -150,7 +150,7 @@ def test_i3_a_query_holds_what_was_committed_before_it_and_nothing_committed_aft
             inside = answer.receipt.cut[0].last_inside if answer.receipt.cut else None
             assert before <= len(answer) <= after
             assert inside is None or (inside.number == len(answer) and inside.time_us <= answer.receipt.cut_us)
-        with wh._engine.snapshots.take(["x"], asking()) as pinned:
+        with engine_of(wh).snapshots.take(["x"], asking()) as pinned:
             first = rows_in(wh, pinned)
             wh.materialize()
             assert rows_in(wh, pinned) == first
@@ -191,7 +191,8 @@ def test_i4_a_stale_answer_says_so(tmp_path: Path) -> None:
 
         assert answer.rows() == []
         assert answer.receipt.late
-        assert answer.receipt.given_s > answer.receipt.asked_s == 0
+        assert answer.receipt.asked_s == 0
+        assert answer.receipt.given_s == pytest.approx(7.0, abs=1e-3)
 
 
 def test_i5_what_a_query_holds_stays_until_it_lets_go(tmp_path: Path) -> None:
@@ -203,7 +204,7 @@ def test_i5_what_a_query_holds_stays_until_it_lets_go(tmp_path: Path) -> None:
         producer.commit(materialize=True)
         producer.insert_many("x", [(2, 2), (3, 3)])
         producer.commit()
-        engine = wh._engine
+        engine = engine_of(wh)
         with engine.snapshots.take(["x"], asking()) as held:
             files, images = engine.snapshots.files(held.tables["x"])
             # Version 1 is superseded in a way that leaves its file unreferenced, as an undone commit does.
@@ -331,7 +332,7 @@ def test_u2_no_row_is_missing_while_it_moves(wh: Warehouse, monkeypatch: pytest.
     producer = wh.producer(name="p")
     producer.insert_many("x", [(1, 1), (2, 2)])
     producer.commit()
-    engine = wh._engine
+    engine = engine_of(wh)
     if phase == "write_state":
         # The ledger's transaction is the commit point and is made under the catalyst's lock, so it is looked at from inside.
         write, inside = engine.ledger.write_state, []
@@ -373,7 +374,7 @@ def test_u4_readers_and_producers_are_not_blocked_by_a_flush(wh: Warehouse, monk
     producer, other = wh.producer(name="p"), wh.producer(name="q")
     producer.insert("x", (1, 1))
     producer.commit()
-    gate = Gate(monkeypatch, wh._engine.store, "commit")
+    gate = Gate(monkeypatch, engine_of(wh).store, "commit")
     with ThreadPoolExecutor(2) as pool:
         moving = pool.submit(wh.materialize)
         assert gate.reached.wait(WAIT_S)
@@ -403,12 +404,14 @@ def test_u5_two_movers_do_not_both_commit(wh: Warehouse) -> None:
     with ThreadPoolExecutor(5) as pool:
         loading = [pool.submit(load, place) for place in range(3)]
         moving = [pool.submit(wh.materialize) for _ in range(10)]
-        for one in (*loading, *moving):
-            one.result(WAIT_S)
+        for loaded in loading:
+            loaded.result(WAIT_S)
+        for moved in moving:
+            moved.result(WAIT_S)
     wh.materialize()
     expected = [(place, number) for place in range(3) for number in range(15)]
     assert seen(wh, "x") == stored(wh, "x") == expected
-    history = wh._engine.store.history(wh.schema("x"))
+    history = engine_of(wh).store.history(wh.schema("x"))
     assert [entry.version for entry in history] == list(range(len(history) - 1, -1, -1))
     assert len({entry.batch_id for entry in history[:-1]}) == len(history) - 1
 
@@ -464,7 +467,7 @@ def test_u8_a_query_does_not_trust_a_mark_that_runs_ahead_of_the_data(wh: Wareho
     producer = wh.producer(name="p", policy=rt.OnDemand())
     producer.insert("x", (1, 1))
     producer.commit()
-    gate = Gate(monkeypatch, wh._engine.images, "make_room")
+    gate = Gate(monkeypatch, engine_of(wh).images, "make_room")
     with ThreadPoolExecutor(1) as pool:
         query = pool.submit(lambda: wh.read("x", wait=WAIT_S))
         assert gate.reached.wait(WAIT_S)
@@ -494,8 +497,8 @@ def test_u9_every_level_is_read(tmp_path: Path) -> None:
         producer.commit()  # the rows before are spilled to make room
         assert catalyst_of(wh).tables["x"].bytes_spilled > 0
         seen(wh, "x")
-        with wh._engine.snapshots.take(["x"], asking()) as snapshot:
-            wh._engine.snapshots.files(snapshot.tables["x"])  # seals
+        with engine_of(wh).snapshots.take(["x"], asking()) as snapshot:
+            engine_of(wh).snapshots.files(snapshot.tables["x"])  # seals
         producer.insert("x", (30, 30))
         producer.commit()  # the open tail
         lazy.insert("x", (31, 31))
@@ -503,8 +506,8 @@ def test_u9_every_level_is_read(tmp_path: Path) -> None:
 
         expected = [(n, n) for n in range(1, 32)]
         assert seen(wh, "x") == expected
-        with wh._engine.snapshots.take(["x"], asking()) as snapshot:
-            files, kept = wh._engine.snapshots.files(snapshot.tables["x"])
+        with engine_of(wh).snapshots.take(["x"], asking()) as snapshot:
+            files, kept = engine_of(wh).snapshots.files(snapshot.tables["x"])
             assert sorted(row for file in files for row in tuples(pq.read_table(file))) == expected
             assert len(kept) >= 2
 
@@ -525,7 +528,7 @@ def test_u10_every_buffer_empties_and_every_flush_fits(tmp_path: Path) -> None:
         lazy.insert_many("x", [(count + n, 0) for n in range(500)])
         lazy.commit()
         count += 500
-        assert wh._engine.wal.bytes_held() == 0 or table.rows_hot() > 0
+        assert engine_of(wh).wal.bytes_held() == 0 or table.rows_hot() > 0
         assert sorted(a for a, _ in wh.read("x").rows()) == list(range(count))
 
         wh.materialize()
@@ -533,7 +536,7 @@ def test_u10_every_buffer_empties_and_every_flush_fits(tmp_path: Path) -> None:
             catalyst_of(wh).free(table)
 
         assert (table.bytes_memory, table.bytes_spilled, table.rows_hot()) == (0, 0, 0)
-        assert wh._engine.wal.bytes_held() == 0
+        assert engine_of(wh).wal.bytes_held() == 0
         assert not lazy._archive
         assert [path for path in (wh.path / "spill").rglob("*") if path.is_file()] == []
         assert sorted(a for a, _ in wh.read("x").rows()) == list(range(count))
@@ -548,7 +551,7 @@ def test_u11_statistics_are_right_after_a_flush(wh: Warehouse) -> None:
         receipt = wh.read("x").receipt
         (status,) = (table for table in wh.status().tables if table.name == "x")
         table = receipt.tables[0]
-        assert table.rows_stored == status.rows_stored == wh._engine.store.row_count(wh.schema("x"), table.version) == len(stored(wh, "x"))
+        assert table.rows_stored == status.rows_stored == engine_of(wh).store.row_count(wh.schema("x"), table.version) == len(stored(wh, "x"))
         assert table.rows_hot == status.rows_hot == high - table.rows_stored
         assert receipt.rows == high
     log = sorted((wh.path / "tables" / "x" / "_delta_log").glob("*.json"))

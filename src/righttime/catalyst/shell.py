@@ -226,25 +226,26 @@ class Catalyst:
             wanted_us = max(time_us, floor_us)
             started_s = self.clock.monotonic_s()
             while True:
-                behind = [(table, link) for table, link in self._lazy_lanes(tables) if self._is_behind(table, link, wanted_us)]
+                behind = [(table, link) for table, link in self._lazy_lanes(tables) if self.tables[table].lane(link.source).times.newest_us < wanted_us]
                 if not behind:
                     break
                 now_s = self.clock.monotonic_s()
-                dead = next((pair for pair in behind if now_s - pair[1].alive_s > self._settings.producer_lease_s), None)
-                if dead is not None or now_s >= deadline_s:
-                    return self._late(behind, wanted_us, started_s, dead=dead, accept_late=accept_late)
+                # A producer whose oldest unflushed commit is younger owes nothing, whether it answers or not.
+                owing = [(table, link) for table, link in behind if link.archived_from[table] <= wanted_us]
+                silent = [pair for pair in behind if now_s - pair[1].alive_s > self._settings.producer_lease_s]
+                dead = next((pair for pair in owing if pair in silent), None)
+                if dead is not None or now_s >= deadline_s or len(silent) == len(behind):
+                    if owing:
+                        return self._late(owing, wanted_us, started_s, dead=dead, accept_late=accept_late)
+                    break
                 for table, link in behind:
                     link.request(table, wanted_us)
-                lapses_s = min(link.alive_s for _, link in behind) + self._settings.producer_lease_s - now_s
+                lapses_s = min(link.alive_s for table, link in behind if (table, link) not in silent) + self._settings.producer_lease_s - now_s
                 self.arrivals.wait(timeout=max(min(deadline_s - now_s, lapses_s + 0.001), 0.001))
             if exact:
                 return Accuracy(wanted_us, {})
             lanes = [self.tables[table].lane(link.source).times for table, link in self._lazy_lanes(tables)]
             return Accuracy(newest_consistent(wanted_us, lanes, otherwise_us=self.authority.read_us()), {})
-
-    def _is_behind(self, table: str, link: Link, wanted_us: int) -> bool:
-        """Tell whether the producer may hold back commits of `table` up to a time: none, if its oldest is younger."""
-        return link.archived_from[table] <= wanted_us and self.tables[table].lane(link.source).times.newest_us < wanted_us
 
     def _refuse_as_of(self, time_us: int, tables: Sequence[str]) -> None:
         newest = max((self.tables[name] for name in tables), key=lambda table: table.stored_us)

@@ -51,7 +51,7 @@ class RowEncoder:
                     raise UnknownColumn(table=self.table.name, column=name, known=", ".join(self._names))
                 values[position] = value
             return tuple(values)
-        if isinstance(row, str | bytes) or not hasattr(row, "__len__"):
+        if isinstance(row, str | bytes) or not (hasattr(row, "__len__") and hasattr(row, "__getitem__")):
             raise WrongType(table=self.table.name, column="*", value=_shown(row), expected="a row (a sequence or a mapping)")
         if len(row) != self._width:
             raise WrongType(
@@ -112,7 +112,7 @@ class RowEncoder:
         """Encode plain integer tuples in three passes at C speed; None sends anything else the careful way."""
         width = self._width
         try:
-            if set(map(len, rows)) != {width} or set(map(type, chain.from_iterable(rows))) != {int}:
+            if not set(map(type, rows)) <= {tuple, list} or set(map(len, rows)) != {width} or set(map(type, chain.from_iterable(rows))) != {int}:
                 return None
             wide = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=len(rows) * width)
         except (TypeError, OverflowError):

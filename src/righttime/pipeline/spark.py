@@ -161,6 +161,14 @@ def _session_conf(settings: Settings, *, folder: Path) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.driver.memory": f"{_memory_gib()}g",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')} -Dderby.system.home={folder}",
+        # Each thread of these pools keeps the session alive that it was first used by, 0.4 MB; the default is 1,024 threads each.
+        "spark.sql.shuffleExchange.maxThreadThreshold": str(2 * settings.queries_max),
+        "spark.sql.resultQueryStage.maxThreadThreshold": str(settings.queries_max),
+        # What a user interface would show, kept in memory even without one.
+        "spark.sql.ui.retainedExecutions": "20",
+        "spark.ui.retainedJobs": "100",
+        "spark.ui.retainedStages": "100",
+        "spark.ui.retainedTasks": "1000",
         **CHILD_CONF,
     }
     cores = _local_cores(settings.spark_master)
