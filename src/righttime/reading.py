@@ -38,7 +38,7 @@ class _NoTrace:
     def slot(self, source: str) -> int:
         raise AssertionError(source)
 
-    def record(self, slot: int, number: int, time_us: int, rows_unsafe: int) -> None:
+    def record(self, slot: int, number: int, time_us: int, rows_total: int) -> None:
         raise AssertionError(slot)
 
 

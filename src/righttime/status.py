@@ -69,7 +69,7 @@ def status_of(parts: Engine | Parts, *, folder: Path, settings: Settings) -> Sta
             state_durable=parts.state.number,
             tables=tuple(_table(table, now_us) for _, table in sorted(catalyst.tables.items())),
             producers=_producers(catalyst, now_us),
-            rows_unsafe=sum(catalyst.head.rows.values()),
+            rows_unsafe=sum(history.rows - parts.state.rows.get(source, 0) for source, history in catalyst.head.sources.items()),
             log_bytes=parts.wal.bytes_held(),
             log_bytes_max=settings.log_bytes_max,
             memory_bytes_max=settings.memory_bytes_max,

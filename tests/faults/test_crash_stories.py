@@ -65,7 +65,6 @@ def test_each_crash_reports_its_own_losses_and_numbers_are_not_given_again(crash
             assert till.commit().commit.number == 5
 
 
-@pytest.mark.xfail(strict=True, reason="between the ledger's transaction and the recount, the trace counts rows that have become durable")
 def test_rows_that_became_durable_with_another_source_are_not_counted_as_lost(crash_place: Path, zygote: Zygote) -> None:
     """Of three lazy commits two were delivered and made durable by somebody else's commit: one commit, one row is lost."""
     folder = crash_place / "shop"

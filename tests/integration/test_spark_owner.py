@@ -140,6 +140,18 @@ def test_naming_many_files_starts_no_job(spark_owner: SparkOwner, tmp_path: Path
     assert relation.count() == 200
 
 
+def test_many_queries_leave_a_bounded_number_of_threads_behind(spark_owner: SparkOwner) -> None:
+    """Each of Spark's pool threads keeps a child session alive; without a bound, memory grows by every query."""
+    queries_max = load_settings().queries_max
+    for _ in range(3 * queries_max):
+        spark_owner.child().range(10).groupBy("id").count().toArrow()
+
+    virtual_machine = spark_owner.session()._jvm
+    names = [thread.getName() for thread in virtual_machine.java.lang.Thread.getAllStackTraces().keySet().toArray()]  # type: ignore[union-attr]
+    assert 0 < sum(name.startswith("ResultQueryStageExecution") for name in names) <= queries_max
+    assert sum(name.startswith("shuffle-exchange") for name in names) <= 2 * queries_max
+
+
 def test_executors_write_the_columns_of_the_table_whatever_the_frame_looks_like(spark_owner: SparkOwner, awkward_parent: SparkSession, tmp_path: Path) -> None:
     """Columns are matched by name, cast as by an INSERT, and missing ones that may be null are null."""
     frame = awkward_parent.sql("SELECT 5S AS QTY, 7L AS sku UNION ALL SELECT NULL, 8L")

@@ -74,7 +74,7 @@ def test_a_history_that_forgets_still_cuts_exactly_above_its_oldest_time(gaps: l
     history = SourceHistory(START, commits_max=commits_max, first_number=1 + lost)
     commits: list[Commit] = []
     for gap in gaps:
-        commits.append(history.append((commits[-1].time_us if commits else 0) + gap))
+        commits.append(history.append((commits[-1].time_us if commits else 0) + gap, rows=gap))
     assert [commit.number for commit in commits] == list(range(1 + lost, 1 + lost + len(gaps)))
     assert history.last == (commits[-1] if commits else START)
     assert history.next_number == 1 + lost + len(gaps)
@@ -82,4 +82,6 @@ def test_a_history_that_forgets_still_cuts_exactly_above_its_oldest_time(gaps: l
         cut = history.cut("p", time_us)
         assert cut.last_inside == max((commit for commit in commits if commit.time_us <= time_us), default=START)
         assert cut.first_outside == min((commit for commit in commits if commit.time_us > time_us), default=None)
+        assert history.rows_at(time_us) == sum(gap for commit, gap in zip(commits, gaps, strict=True) if commit.time_us <= time_us)
+    assert history.rows == sum(gaps)
     assert len(history._times) <= commits_max

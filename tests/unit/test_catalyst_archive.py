@@ -55,7 +55,7 @@ def test_the_head_numbers_commits_per_source_and_states_over_all() -> None:
     assert head.commit("p", 5, rows=2) == Commit(1, 5)
     assert head.commit("q", 6, rows=1) == Commit(1, 6)
     assert head.commit("p", 9, rows=3) == Commit(2, 9)
-    assert head.rows == {"p": 5, "q": 1}
+    assert {source: history.rows for source, history in head.sources.items()} == {"p": 5, "q": 1}
     assert [head.advance(), head.advance()] == [1, 2]
     cut = head.source("p").cut("p", 8)
     assert (cut.last_inside, cut.first_outside) == (Commit(1, 5), Commit(2, 9))

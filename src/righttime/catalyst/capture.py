@@ -40,6 +40,7 @@ class Capture:
 
     lanes: list[LaneCapture]
     positions: dict[str, Commit]
+    rows: dict[str, int]
     row_id: int
 
     def of_table(self, table: str) -> list[LaneCapture]:
@@ -61,8 +62,10 @@ def capture(catalyst: Catalyst, *, own: Link | None, stored_tables: Collection[s
             for name, table in catalyst.tables.items()
             for lane in table.lanes.values()
         ]
-        positions = {source: history.cut(source, _complete_us(catalyst, source, now_us)).last_inside for source, history in catalyst.head.sources.items()}
-        return Capture(lanes, positions, catalyst.row_ids.last)
+        complete = {source: _complete_us(catalyst, source, now_us) for source in catalyst.head.sources}
+        positions = {source: catalyst.head.source(source).cut(source, complete_us).last_inside for source, complete_us in complete.items()}
+        rows = {source: catalyst.head.source(source).rows_at(complete_us) for source, complete_us in complete.items()}
+        return Capture(lanes, positions, rows, catalyst.row_ids.last)
 
 
 def _complete_us(catalyst: Catalyst, source: str, now_us: int) -> int:

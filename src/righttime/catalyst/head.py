@@ -13,17 +13,19 @@ from righttime.changes.position import START, Commit, SourceCut
 
 
 class SourceHistory:
-    """The commits of one source: numbers and times, the newest `commits_max` of them.
+    """The commits of one source: numbers, times and rows so far, the newest `commits_max` of them.
 
     Numbers of commits that a crash lost are not given again, so `first_number` may be beyond the last one known.
     """
 
-    __slots__ = ("_base", "_commits_max", "_first_number", "_times")
+    __slots__ = ("_base", "_base_rows", "_commits_max", "_first_number", "_rows", "_times")
 
-    def __init__(self, last: Commit = START, *, commits_max: int, first_number: int | None = None) -> None:
+    def __init__(self, last: Commit = START, *, commits_max: int, first_number: int | None = None, rows: int = 0) -> None:
         self._base = last
+        self._base_rows = rows
         self._first_number = last.number + 1 if first_number is None else first_number
         self._times = array("q")
+        self._rows = array("q")
         self._commits_max = commits_max
 
     @property
@@ -34,9 +36,15 @@ class SourceHistory:
     def last(self) -> Commit:
         return Commit(self.next_number - 1, self._times[-1]) if self._times else self._base
 
-    def append(self, time_us: int) -> Commit:
-        """Number the next commit."""
+    @property
+    def rows(self) -> int:
+        """Rows of all commits, in the source's whole life."""
+        return self._rows[-1] if self._rows else self._base_rows
+
+    def append(self, time_us: int, *, rows: int) -> Commit:
+        """Number the next commit and count its rows."""
         assert time_us > self.last.time_us
+        self._rows.append(self.rows + rows)
         self._times.append(time_us)
         if len(self._times) > self._commits_max:
             self._forget(len(self._times) // 2)
@@ -49,15 +57,20 @@ class SourceHistory:
         outside = Commit(self._first_number + place, self._times[place]) if place < len(self._times) else None
         return SourceCut(source, inside, outside)
 
+    def rows_at(self, time_us: int) -> int:
+        """Return the rows of all commits at or before `time_us`."""
+        place = bisect_right(self._times, time_us)
+        return self._rows[place - 1] if place else self._base_rows
+
     @property
     def oldest_us(self) -> int:
         """No cut below this time can be told exactly any more."""
         return self._base.time_us
 
     def _forget(self, commits: int) -> None:
-        self._base = Commit(self._first_number + commits - 1, self._times[commits - 1])
+        self._base, self._base_rows = Commit(self._first_number + commits - 1, self._times[commits - 1]), self._rows[commits - 1]
         self._first_number += commits
-        del self._times[:commits]
+        del self._times[:commits], self._rows[:commits]
 
 
 @dataclass(slots=True)
@@ -67,7 +80,6 @@ class Head:
     commits_max: int
     number: int = 0
     sources: dict[str, SourceHistory] = field(default_factory=dict)
-    rows: dict[str, int] = field(default_factory=dict)
     batches: dict[tuple[str, str], Commit] = field(default_factory=dict)
 
     def source(self, name: str) -> SourceHistory:
@@ -83,8 +95,7 @@ class Head:
 
     def commit(self, source: str, time_us: int, *, rows: int) -> Commit:
         """Number a commit of `source` and count its rows."""
-        self.rows[source] = self.rows.get(source, 0) + rows
-        return self.source(source).append(time_us)
+        return self.source(source).append(time_us, rows=rows)
 
     def advance(self) -> int:
         """Begin the next state; return its number."""

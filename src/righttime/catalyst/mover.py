@@ -188,10 +188,9 @@ class Mover:
             if step.versions:
                 catalyst.await_retries()
             time_us = catalyst.authority.next_us()
-            own_rows = (step.own.staged_rows if step.own else 0) + sum(extra.rows for extra in step.bypass.values())
             commit = Commit(catalyst.head.source(step.own.source).next_number, time_us) if step.own else None
             state = self._state(step, commit=commit, time_us=time_us)
-            batches = self._batches(step, commit, batch_id, own_rows, state.number)
+            batches = self._batches(step, commit, batch_id, state.number)
             self._ledger.write_state(state, kind=step.kind, batches=batches, table=step.declared.table, view=step.declared.view)
             for batch in batches:
                 catalyst.head.batches.pop((batch.source, batch.batch_id), None)
@@ -200,7 +199,6 @@ class Mover:
                 published = catalyst.finish(step.own, time_us, rows=sum(extra.rows for extra in step.bypass.values()), batch_id=None)
             else:
                 published = Published(Commit(0, time_us), catalyst.head.advance())
-            catalyst.recount()
             self.durable = state
             catalyst.arrivals.notify_all()
             catalyst.space.notify_all()
@@ -209,13 +207,17 @@ class Mover:
     def _state(self, step: _Step, *, commit: Commit | None, time_us: int) -> State:
         """Build the durable content of the state that this step makes."""
         tables = {name: self._table_state(step, name, time_us) for name in self._catalyst.tables}
-        positions = dict(step.seen.positions)
+        positions, rows = dict(step.seen.positions), dict(step.seen.rows)
         if step.own is not None and commit is not None:
             positions[step.own.source] = commit
+            rows[step.own.source] = self._catalyst.head.source(step.own.source).rows + self._own_rows(step)
         end = step.record.end if step.record else self.durable.log_end
         stored = {(name, lane.source): lane.stored_id for name, table in tables.items() for lane in table.lanes}
         begin = self._wal.begin(stored, appended=step.record, end=end)
-        return State(self._catalyst.head.number + 1, time_us, step.seen.row_id, tables, positions, begin, end)
+        return State(self._catalyst.head.number + 1, time_us, step.seen.row_id, tables, positions, begin, end, rows)
+
+    def _own_rows(self, step: _Step) -> int:
+        return (step.own.staged_rows if step.own else 0) + sum(extra.rows for extra in step.bypass.values())
 
     def _table_state(self, step: _Step, name: str, time_us: int) -> TableState:
         memory, stored = self._catalyst.tables[name], name in step.tables
@@ -253,14 +255,14 @@ class Mover:
             memory.rows_stored = self._rows_stored(step, table)
             memory.version = version
 
-    def _batches(self, step: _Step, commit: Commit | None, batch_id: str | None, rows: int, state: int) -> list[Batch]:
+    def _batches(self, step: _Step, commit: Commit | None, batch_id: str | None, state: int) -> list[Batch]:
         done = [
             Batch(source, known_id, known, state, 0)
             for (source, known_id), known in self._catalyst.head.batches.items()
             if known.number <= step.seen.positions.get(source, Commit(0, 0)).number
         ]
         if step.own is not None and commit is not None and batch_id is not None:
-            done.append(Batch(step.own.source, batch_id, commit, state, rows))
+            done.append(Batch(step.own.source, batch_id, commit, state, self._own_rows(step)))
         return done
 
     def _finish(self, step: _Step) -> None:

@@ -65,11 +65,11 @@ def recover(
 def _losses(state: State, trace: CommitTrace, *, known: Sequence[Loss], found_us: int) -> tuple[Loss, ...]:
     """Compare what the last process noted with what is durable, and with what earlier crashes took."""
     losses = []
-    for source, (number, time_us, rows_unsafe) in trace.read().items():
+    for source, (number, time_us, rows) in trace.read().items():
         durable = state.positions.get(source, START)
         first = max([durable.number, *(loss.last for loss in known if loss.source == source)]) + 1
         if number >= first and time_us > durable.time_us:
-            losses.append(Loss(source, first, number, rows_unsafe, found_us))
+            losses.append(Loss(source, first, number, rows - state.rows.get(source, 0), found_us))
     return tuple(losses)
 
 
@@ -125,4 +125,5 @@ def _restore_head(catalyst: Catalyst, state: State, losses: list[Loss], *, numbe
     lost = {loss.source: max(loss.last, *(other.last for other in losses if other.source == loss.source), 0) for loss in losses}
     for source in state.positions.keys() | lost.keys():
         last = state.positions.get(source, START)
-        catalyst.head.sources[source] = SourceHistory(last, commits_max=catalyst.head.commits_max, first_number=max(last.number, lost.get(source, 0)) + 1)
+        first_number = max(last.number, lost.get(source, 0)) + 1
+        catalyst.head.sources[source] = SourceHistory(last, commits_max=catalyst.head.commits_max, first_number=first_number, rows=state.rows.get(source, 0))

@@ -30,7 +30,7 @@ class Trace(Protocol):
     """Where commits are noted so that a crash can say what it lost."""
 
     def slot(self, source: str) -> int: ...
-    def record(self, slot: int, number: int, time_us: int, rows_unsafe: int) -> None: ...
+    def record(self, slot: int, number: int, time_us: int, rows_total: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class Catalyst:
 
     def _number(self, link: Link, time_us: int, *, rows: int) -> Commit:
         commit = self.head.commit(link.source, time_us, rows=rows)
-        self._trace.record(self._slots[link.source], commit.number, time_us, self.head.rows[link.source])
+        self._trace.record(self._slots[link.source], commit.number, time_us, self.head.source(link.source).rows)
         return commit
 
     # -- queries -----------------------------------------------------------------------------------------------------
@@ -360,16 +360,3 @@ class Catalyst:
         now_s = self.clock.monotonic_s()
         for lane in table.lanes.values():
             table.discount(lane.free(self.leases.row_freeable_max((table.name, lane.source), stored_id=lane.stored_id, now_s=now_s)))
-
-    def recount(self) -> None:
-        """Count anew what a crash would lose of each source, after a durable step; the caller has the lock."""
-        unsafe = {source: link.archived_rows for source, link in self.links.items()}
-        for table in self.tables.values():
-            for lane in table.lanes.values():
-                rows = sum(part.rows for part in lane.slices(max(lane.logged_id, lane.stored_id) + 1, lane.times.committed_id))
-                unsafe[lane.source] = unsafe.get(lane.source, 0) + rows
-        for source, slot in self._slots.items():
-            self.head.rows[source] = unsafe.get(source, 0)
-            last = self.head.source(source).last
-            if last.number:
-                self._trace.record(slot, last.number, last.time_us, self.head.rows[source])

@@ -7,7 +7,7 @@ Promise: pure; `from_json(to_json())` gives an equal state.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from righttime.changes.position import Commit
 
@@ -46,7 +46,8 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything a snapshot needs to know. `row_id` is the last row id given out, over all tables.
+    """Everything a snapshot needs to know. `row_id` is the last row id given out, over all tables; `rows` counts what each source
+    has committed up to its position, in its whole life.
 
     The log between `log_begin` and `log_end` holds the durable rows that are not stored in a table yet.
     """
@@ -58,6 +59,7 @@ class State:
     positions: Mapping[str, Commit]
     log_begin: LogPosition
     log_end: LogPosition
+    rows: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return the state as compact JSON, fields by place."""
@@ -67,12 +69,12 @@ class State:
         }
         positions = {source: (commit.number, commit.time_us) for source, commit in self.positions.items()}
         begin, end = self.log_begin, self.log_end
-        return _encode((self.number, self.time_us, self.row_id, tables, positions, begin.file, begin.offset, end.file, end.offset))
+        return _encode((self.number, self.time_us, self.row_id, tables, positions, begin.file, begin.offset, end.file, end.offset, dict(self.rows)))
 
     @classmethod
     def from_json(cls, text: str) -> "State":
         """Read what `to_json` wrote; a text of another shape raises ValueError, TypeError or AttributeError."""
-        number, time_us, row_id, tables, positions, begin_file, begin_offset, end_file, end_offset = json.loads(text)
+        number, time_us, row_id, tables, positions, begin_file, begin_offset, end_file, end_offset, rows = json.loads(text)
         return cls(
             number=number,
             time_us=time_us,
@@ -84,6 +86,7 @@ class State:
             positions={source: Commit(*commit) for source, commit in positions.items()},
             log_begin=LogPosition(begin_file, begin_offset),
             log_end=LogPosition(end_file, end_offset),
+            rows=dict(rows.items()),
         )
 
 

@@ -21,7 +21,7 @@ _MAGIC = b"RTTRACE1"
 _HEADER_BYTES = 64
 # A slot: two records that take turns, then the name of the source. The first and the last word of a record are the same number:
 # words are stored in order, so a record that was cut short has two different ones (or zero), and its twin still holds the note before.
-_RECORD = struct.Struct("@qqqq")  # number, time_us, rows_unsafe, number
+_RECORD = struct.Struct("@qqqq")  # number, time_us, rows_total, number
 _NAME_LENGTH = struct.Struct("@H")
 _TWIN = _RECORD.size
 _NAME_AT = 2 * _RECORD.size
@@ -30,7 +30,7 @@ _NAME_BYTES_MAX = _SLOT_BYTES - _NAME_AT - _NAME_LENGTH.size
 _SLOTS_PER_GROWTH = 64
 
 Note = tuple[int, int, int]
-"""Number and time of a source's newest commit, and the rows that a crash would lose with it."""
+"""Number and time of a source's newest commit, and its rows so far."""
 
 
 class CommitTrace:
@@ -62,10 +62,10 @@ class CommitTrace:
             found = self._slots.get(source)
             return self._add(source) if found is None else found
 
-    def record(self, slot: int, number: int, time_us: int, rows_unsafe: int) -> None:
+    def record(self, slot: int, number: int, time_us: int, rows_total: int) -> None:
         """Note a commit (numbers from 1, ascending); well under a microsecond, no system call."""
         at = self._next_at[slot]
-        _pack_record(self._map, at, number, time_us, rows_unsafe, number)
+        _pack_record(self._map, at, number, time_us, rows_total, number)
         self._next_at[slot] = at ^ _TWIN
 
     def release(self, source: str) -> None:
@@ -79,7 +79,7 @@ class CommitTrace:
     def read(self) -> dict[str, Note]:
         """Return the newest whole note of every source that has one."""
         with self._growing:
-            newest = {source: max(self._note(_slot_at(slot)), self._note(_slot_at(slot) + _TWIN), key=_age) for source, slot in self._slots.items()}
+            newest = {source: max(self._note(_slot_at(slot)), self._note(_slot_at(slot) + _TWIN)) for source, slot in self._slots.items()}
         return {source: note for source, note in newest.items() if note[0] > 0}
 
     def reset(self) -> None:
@@ -102,7 +102,7 @@ class CommitTrace:
         self._next_at: list[int] = []
         for slot in range(count):
             at = _slot_at(slot)
-            self._next_at.append(at + _TWIN if _age(self._note(at)) > _age(self._note(at + _TWIN)) else at)
+            self._next_at.append(at + _TWIN if self._note(at) > self._note(at + _TWIN) else at)
             source = self._name(at)
             if source:
                 self._slots[source] = slot
@@ -141,8 +141,8 @@ class CommitTrace:
         self._free.extend(reversed(range(old, new)))
 
     def _note(self, at: int) -> Note:
-        number, time_us, rows_unsafe, number_again = _RECORD.unpack_from(self._map, at)
-        return (number, time_us, rows_unsafe) if number == number_again else (0, 0, 0)
+        number, time_us, rows_total, number_again = _RECORD.unpack_from(self._map, at)
+        return (number, time_us, rows_total) if number == number_again else (0, 0, 0)
 
     def _name(self, at: int) -> str:
         (length,) = _NAME_LENGTH.unpack_from(self._map, at + _NAME_AT)
@@ -152,12 +152,6 @@ class CommitTrace:
 
 
 _pack_record = _RECORD.pack_into
-
-
-def _age(note: Note) -> tuple[int, int]:
-    """Order the two notes of a slot. Of two about one commit the later has fewer rows: some became durable meanwhile."""
-    number, _, rows_unsafe = note
-    return number, -rows_unsafe
 
 
 def _slot_at(slot: int) -> int:
