@@ -6,6 +6,7 @@ the producer's buffer and archives, the catalyst (row id: row), the warehouse (D
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -468,19 +469,22 @@ def test_at_r16_a_consumer_is_refused_at_most_once_by_a_tight_loop_of_materializ
                 producer.insert("x", (number, number))
                 producer.commit(materialize=True)
 
+        def newer(version: int) -> bool:
+            return catalyst.tables["x"].version > version
+
         mover = threading.Thread(target=materialize)
         mover.start()
         refused_in_a_row = []
         try:
-            for _ in range(60):
+            for _ in range(20):
                 tries, lease, ticket = 0, None, None
                 while lease is None:
                     accuracy = catalyst.ensure_accuracy(catalyst.authority.read_us(), ["x"], deadline_s=0)
                     look = catalyst.look(["x"], accuracy)
-                    if ticket is None:  # let a materialization slip in between
-                        version = look.versions["x"]
-                        with catalyst.lock:
-                            catalyst.arrivals.wait_for(lambda version=version: catalyst.tables["x"].version > version, timeout=5)  # type: ignore[misc]
+                    # A materialization is given every chance to slip in between; against a retry it must not use it.
+                    slow_s = 5.0 if ticket is None else 0.05
+                    with catalyst.lock:
+                        catalyst.arrivals.wait_for(partial(newer, look.versions["x"]), timeout=slow_s)
                     lease, _, ticket = catalyst.register(look, accuracy, ticket=ticket)
                     tries += 1
                 catalyst.release(lease)

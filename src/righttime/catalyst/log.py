@@ -19,6 +19,7 @@ from righttime.changes.faults import CrashPoint, reach
 from righttime.errors import LogFull, WarehouseDamaged
 from righttime.ledger.state import LogPosition
 from righttime.settings import Settings
+from righttime.warehouse.durable import sync_folder
 
 _FRAME = struct.Struct("<4sIQI")
 _MAGIC = b"RTL1"
@@ -67,7 +68,7 @@ class WriteAheadLog:
             reach(CrashPoint.LOG_WRITTEN)
             os.fsync(file.fileno())
         if created:
-            _sync_folder(self._folder)
+            sync_folder(self._folder)
         reach(CrashPoint.LOG_SYNCED)
         return _Record.of(at, LogPosition(at.file, at.offset + len(record)), entries)
 
@@ -161,11 +162,3 @@ def _decode(content: bytes, offset: int, path: Path) -> tuple[list[LogEntry], in
         start += item["bytes"]
         entries.append(LogEntry(item["table"], item["source"], [tuple(run) for run in item["runs"]], [tuple(pair) for pair in item["times"]], rows))
     return entries, head_start + head_size + body_size
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

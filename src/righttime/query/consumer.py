@@ -181,7 +181,7 @@ class Consumer:
         self._ledger.save_receipt(receipt)
         METRICS.counter("righttime_queries_total").inc()
         METRICS.counter("righttime_query_waited_seconds_total").inc(snapshot.waited_s)
-        return Answer(rows, receipt.bound(self.verifier) if self.verifier else receipt, to_df=lambda table: self._spark.child().createDataFrame(table))
+        return Answer(rows, receipt.bound(self.verifier) if self.verifier else receipt, to_df=lambda table: self._spark.session().createDataFrame(table))
 
 
 class Plan:
