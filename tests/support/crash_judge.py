@@ -15,14 +15,17 @@ from typing import Any
 
 import duckdb
 import duckdb_extension_delta  # type: ignore[import-untyped]
+import pyarrow as pa
 from deltalake import DeltaTable
 
 import righttime as rt
 from righttime.ledger.state import State
+from righttime.query.answer import Answer
 from tests.support.crash_plan import BOUNDS, COLUMNS, SOURCES, TABLES, Load, Plan
 from tests.support.crash_work import commit_load
 
 Seen = dict[str, dict[str, Counter[tuple[int, str]]]]
+Answers = dict[str, Answer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +105,15 @@ class Judge:
         """Check the reopened warehouse against a run; `expected_there` says, if known, whether the commit in flight made it."""
         self.loads.update(run.loads)
         with self.open() as warehouse:
-            seen = visible(warehouse)
+            answers = read_all(warehouse)
+            seen = visible(answers)
             self.check_whole(seen)
             self._check_kept(run, seen)
-            positions = positions_of(warehouse)
+            positions = self._positions(answers)
             for source in SOURCES:
                 self._check_source(run, source, seen, position=positions[source], expected_there=expected_there)
             self._check_losses(warehouse, run, positions)
-            self.check_stored(warehouse)
+            self.check_stored(answers)
             self.there, self.gone = set(seen), set(self.loads) - set(seen)
 
     def check_whole(self, seen: Seen) -> None:
@@ -161,18 +165,29 @@ class Judge:
             self.last_numbers[source] = max([last, *(loss.last for loss in found if loss.source == source)])
         self.losses += len(found)
 
-    def check_stored(self, warehouse: rt.Warehouse) -> None:
+    def _positions(self, answers: Answers) -> dict[str, int]:
+        """Return the number of each source's last durable commit; answers have to agree as far as they name the source."""
+        positions = {source: commit.number for source, commit in newest_state(self.folder).positions.items()}
+        for table, answer in answers.items():
+            for cut in answer.receipt.cut:
+                assert cut.last_inside.number == positions.get(cut.source, 0), f"{table}: {cut}, the ledger says {positions}"
+        return dict.fromkeys(SOURCES, 0) | positions
+
+    def check_stored(self, answers: Answers) -> None:
         """Any Delta reader sees, at the ledger's version and at the newest, the stored rows and no others."""
         state = newest_state(self.folder)
-        for table in warehouse.tables():
-            answer = warehouse.read(table)
+        for table, answer in answers.items():
             (about,) = answer.receipt.tables
-            stored = _bag(DeltaTable(str(self.folder / "tables" / table), version=state.tables[table].version).to_pyarrow_table().to_pylist())
-            newest = _bag(DeltaTable(str(self.folder / "tables" / table)).to_pyarrow_table().to_pylist())
-            assert newest == stored, f"{table}: the newest version is not the ledger's version {state.tables[table].version}"
-            assert stored.total() == about.rows_stored, f"{table}: {stored.total()} rows stored, the receipt says {about.rows_stored}"
-            assert stored.total() + about.rows_hot == answer.arrow().num_rows
-            assert stored <= _bag(answer.arrow().to_pylist()), f"{table}: stored rows that no query sees"
+            newest = DeltaTable(str(self.folder / "tables" / table))
+            versions = {state.tables[table].version, newest.version()}
+            for version in versions:
+                newest.load_as_version(version)
+                stored = _bag(newest.to_pyarrow_table())
+                assert stored.total() == about.rows_stored, (
+                    f"{table}: {stored.total()} rows in version {version} of {versions}, the receipt says {about.rows_stored}"
+                )
+                assert stored <= _bag(answer.arrow()), f"{table}: version {version} of {versions} has rows that no query sees"
+            assert about.rows_stored + about.rows_hot == answer.arrow().num_rows
 
     def check_in_duckdb(self) -> None:
         """A reader that shares no code with us sees the same rows at the ledger's version and at the newest."""
@@ -181,9 +196,9 @@ class Judge:
             duck.execute(f"LOAD '{extension}'")
             for name, table in newest_state(self.folder).tables.items():
                 folder = self.folder / "tables" / name
-                wanted = _bag(DeltaTable(str(folder), version=table.version).to_pyarrow_table().to_pylist())
+                wanted = _bag(DeltaTable(str(folder), version=table.version).to_pyarrow_table())
                 for version in ("", f", version={table.version}"):
-                    assert _bag(duck.execute(f"FROM delta_scan('{folder}'{version})").to_arrow_table().to_pylist()) == wanted
+                    assert _bag(duck.execute(f"FROM delta_scan('{folder}'{version})").to_arrow_table()) == wanted
 
     def use_again(self, run: Run) -> None:
         """Replay batches (I7), load in every way, materialize, collect and reopen; leave nothing behind that nobody needs."""
@@ -194,20 +209,22 @@ class Judge:
                 with warehouse.producer(name=source) as producer:
                     self._replay(producer, run, source)
                     self._load_anew(producer, run, source)
-            before = visible(warehouse)
+            before = visible(read_all(warehouse))
             self.check_whole(before)
             assert before.keys() == self.there
             warehouse.materialize()
             warehouse.gc()
-            assert visible(warehouse) == before
-            self.check_stored(warehouse)
+            answers = read_all(warehouse)
+            assert visible(answers) == before
+            self.check_stored(answers)
             self.check_nothing_left()
             losses = warehouse.losses()
         assert not [*self.folder.glob("spill/*")], "closed, and spilled rows are left"
         with self.open() as warehouse:
-            assert visible(warehouse) == before
+            answers = read_all(warehouse)
+            assert visible(answers) == before
             assert warehouse.losses() == losses
-            self.last_numbers = {source: max(number, self.last_numbers.get(source, 0)) for source, number in positions_of(warehouse).items()}
+            self.last_numbers = {source: max(number, self.last_numbers.get(source, 0)) for source, number in self._positions(answers).items()}
 
     def _replay(self, producer: Any, run: Run, source: str) -> None:
         batches = [load for load in run.loads.values() if load.source == source and load.has_batch and load.kept]
@@ -240,13 +257,17 @@ class Judge:
         assert not [*(self.folder / "log").iterdir()], "everything is stored, and the log is not empty"
 
 
-def visible(warehouse: rt.Warehouse) -> Seen:
+def read_all(warehouse: rt.Warehouse) -> Answers:
+    """Read every table."""
+    return {table: warehouse.read(table) for table in warehouse.tables()}
+
+
+def visible(answers: Answers) -> Seen:
     """Return every row that a user can read, by load and table."""
     seen: Seen = defaultdict(dict)
-    for table in warehouse.tables():
-        for row in warehouse.read(table).arrow().to_pylist():
-            lines = seen[f"{row['source']}-{row['load']}"].setdefault(table, Counter())
-            lines[row["line"], row["pad"]] += 1
+    for table, answer in answers.items():
+        for (source, load, line, pad), count in _bag(answer.arrow()).items():
+            seen[f"{source}-{load}"].setdefault(table, Counter())[line, pad] = count
     return dict(seen)
 
 
@@ -260,21 +281,12 @@ def newest_state(folder: Path) -> State:
     return State.from_json(text)
 
 
-def positions_of(warehouse: rt.Warehouse) -> dict[str, int]:
-    """Return the number of each source's last durable commit; answers have to agree as far as they name the source."""
-    positions = {source: commit.number for source, commit in newest_state(warehouse.path).positions.items()}
-    for table in warehouse.tables():
-        for cut in warehouse.read(table).receipt.cut:
-            assert cut.last_inside.number == positions.get(cut.source, 0), f"{table}: {cut}, the ledger says {positions}"
-    return dict.fromkeys(SOURCES, 0) | positions
-
-
 def _span(lost: list[tuple[int, int]]) -> list[tuple[int, int, int]]:
     return [(lost[0][0], lost[-1][0], sum(rows for _, rows in lost))] if lost else []
 
 
-def _bag(rows: list[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
-    return Counter((row["source"], row["load"], row["line"], row["pad"]) for row in rows)
+def _bag(rows: pa.Table) -> Counter[tuple[Any, ...]]:
+    return Counter(zip(*(rows.column(name).to_pylist() for name in ("source", "load", "line", "pad")), strict=True))
 
 
 def _short(tables: Mapping[str, Counter[tuple[int, str]]]) -> dict[str, dict[int, int]]:

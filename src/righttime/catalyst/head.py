@@ -97,6 +97,12 @@ class Head:
         """Number a commit of `source` and count its rows."""
         return self.source(source).append(time_us, rows=rows)
 
+    def note_batch(self, source: str, batch_id: str, commit: Commit, *, batches_max: int) -> None:
+        """Remember a batch until a durable state has it; the oldest give way beyond the bound."""
+        self.batches[source, batch_id] = commit
+        if len(self.batches) > batches_max:
+            del self.batches[next(iter(self.batches))]
+
     def advance(self) -> int:
         """Begin the next state; return its number."""
         self.number += 1

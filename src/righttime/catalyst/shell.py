@@ -120,7 +120,7 @@ class Catalyst:
             commit = self._number(link, self.authority.next_us(), rows=sum(rows.values()))
             link.archive([table for table, count in rows.items() if count], commit.time_us, rows=sum(rows.values()))
             if batch_id is not None:
-                self.head.batches[link.source, batch_id] = commit
+                self.head.note_batch(link.source, batch_id, commit, batches_max=self._settings.batches_max)
             return commit
 
     def flush(self, link: Link, flushes: Iterable[Flush]) -> int:
@@ -158,7 +158,7 @@ class Catalyst:
             commit = self._number(link, time_us, rows=rows + link.staged_rows)
             link.staged_rows = 0
             if batch_id is not None:
-                self.head.batches[link.source, batch_id] = commit
+                self.head.note_batch(link.source, batch_id, commit, batches_max=self._settings.batches_max)
             return Published(commit, self.head.advance())
 
     def roll_back(self, link: Link) -> None:
