@@ -270,15 +270,13 @@ class Warehouse:
         if self._shared is None:
             return
         engine = self._shared
-        try:
-            for producer in self._producers:
-                producer.close()
-        finally:
-            self._shared = None
-            if isinstance(engine, ReadingEngine):
-                engine.close()
-            else:
-                release_engine(engine)
+        for producer in self._producers:
+            producer.close()
+        if isinstance(engine, ReadingEngine):
+            engine.close()
+        else:
+            release_engine(engine)
+        self._shared = None
 
     def __enter__(self) -> "Warehouse":
         return self

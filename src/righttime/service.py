@@ -142,17 +142,15 @@ class Engine:
         return collected
 
     def close(self) -> None:
-        """Make everything committed durable and let go of the folder."""
+        """Make everything committed durable and let go of the folder. If that fails everything stays open, to be closed again when there is space."""
+        self.mover.make_safe()
         self.keeper.stop()
-        try:
-            self.mover.make_safe()
-            self.trace.reset()  # only now: until everything is safe, the trace tells what a failed close would lose
-        finally:
-            self.mover.close()
-            self.images.close()
-            self.trace.close()
-            self.spark.stop()
-            self.ledger.close()
+        self.trace.reset()  # only now: until everything is safe, the trace tells what a crash would lose
+        self.mover.close()
+        self.images.close()
+        self.trace.close()
+        self.spark.stop()
+        self.ledger.close()
         log.info("warehouse.closed", path=str(self.folder))
 
 
@@ -179,8 +177,8 @@ def release_engine(engine: Engine) -> None:
         if handles > 1:
             _engines[engine.folder] = (engine, handles - 1)
             return
-        del _engines[engine.folder]
         engine.close()
+        del _engines[engine.folder]
 
 
 @atexit.register

@@ -26,9 +26,7 @@ class Settings(BaseSettings):
     spill_bytes_max: int = Field(default=4096 * MIB, ge=0, description="Bytes one table may keep in spill files before commits wait, then fail.")
     full_wait_s: float = Field(default=10.0, ge=0, description="How long a commit waits for space before it fails with catalyst.full.")
     segment_rows: int = Field(default=131_072, ge=1, description="Rows at which the hot tail of a table is sealed into one segment.")
-    image_dir: Path | None = Field(
-        default=None, description="Folder for images of hot segments; default one in /dev/shm, else in the temporary folder."
-    )
+    image_dir: Path | None = Field(default=None, description="Folder for images of hot segments; default one in /dev/shm, else in the temporary folder.")
 
     # Producers.
     batch_bytes_max: int = Field(default=4096 * MIB, ge=1, description="Largest batch one insert call takes.")

@@ -1,7 +1,7 @@
 """Queries on Spark over pinned files and hot rows: the user's SQL unchanged, each row exactly once, every answer with a receipt."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -22,7 +22,7 @@ def wh(tmp_path: Path, spark_owner: SparkOwner) -> Iterator[rt.Warehouse]:
         yield warehouse
 
 
-def _load(wh: rt.Warehouse, table: str, rows: list[tuple[object, ...]], *, materialize: bool = False) -> None:
+def _load(wh: rt.Warehouse, table: str, rows: Sequence[tuple[object, ...]], *, materialize: bool = False) -> None:
     with wh.producer(name="loader") as load:
         load.insert_many(table, rows)
         load.commit(materialize=materialize)

@@ -21,7 +21,7 @@ import righttime as rt
 from righttime.catalyst.producer import OwnRows, Producer
 from righttime.changes.faults import CrashPoint
 from righttime.changes.position import START, Commit
-from righttime.errors import AsOfUnavailable, CatalystFull, FreshnessUnavailable, LogFull
+from righttime.errors import AsOfUnavailable, CatalystFull, CommitFailed, FreshnessUnavailable, LogFull
 from righttime.ledger.receipts import Receipt
 from righttime.query.contract import Contract
 from righttime.query.snapshot import Snapshot
@@ -249,6 +249,37 @@ class Machine(RuleBasedStateMachine):
             return
         self.model.all_durable()
 
+    @rule(
+        source=sources,
+        table=tables,
+        what=st.sampled_from(["write_files", "commit", "write_state"]),
+        call=st.integers(1, 2),
+        way=st.sampled_from(["log", "warehouse", "care"]),
+    )
+    def disk_fails(self, source: str, table: str, what: str, call: int, way: str) -> None:
+        """A step that fails on the disk leaves nothing visible, and the transaction as it was."""
+        self.insert(source, table, "many", 2)
+        owner: Any = self.engine.ledger if what == "write_state" else self.engine.store
+        working, calls = getattr(owner, what), 0
+
+        def failing(*args: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == call:
+                raise OSError(28, "no space left on device")
+            return working(*args, **options)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(owner, what, failing)
+            try:
+                if way == "care":
+                    self.materialize([table])
+                else:
+                    self.commit(source, way, None)
+            except CommitFailed:
+                assert calls == call
+        self.check_all_there()
+
     @rule()
     def collect(self) -> None:
         self.wh.gc()
@@ -269,6 +300,7 @@ class Machine(RuleBasedStateMachine):
         assert not (receipt.late and patient)
         self.check_cut(receipt, freshness_us=round(freshness * 1e6))
         assert counted(answer.arrow()) == self.model.content(table, numbers(receipt.cut))
+        assert receipt.rows == len(answer) == receipt.tables[0].rows_stored + receipt.tables[0].rows_hot
         self.receipts.append((receipt, True))
 
     @rule(some=table_sets, freshness=st.sampled_from([0, 1, 10]))

@@ -185,7 +185,7 @@ def test_at_x6_a_dead_producer_that_owes_nothing_does_not_keep_a_live_one_from_d
     q._link.alive_s = -1e9
 
     assert seen(wh, "x", as_of=3 * SECOND) == [(1, 1)]
-    with pytest.raises(FreshnessUnavailable, match="'q'.*no longer answers"):
+    with pytest.raises(FreshnessUnavailable, match=r"'q'.*no longer answers"):
         wh.read("x")
 
 

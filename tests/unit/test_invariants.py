@@ -326,6 +326,20 @@ def test_u1_no_row_is_there_twice_after_materialization(wh: Warehouse, tmp_path:
             assert seen(again, "x") == stored(again, "x") == [(1, 1), (2, 2)]
 
 
+def test_u1_no_row_comes_back_from_a_log_record_that_another_table_still_needs(wh: Warehouse, tmp_path: Path) -> None:
+    """X and Y were logged in one record and X alone is stored: recovery replays Y's rows and not X's."""
+    producer = wh.producer(name="p")
+    for table in "xy":
+        producer.insert(table, (1, 1))
+    producer.commit(durability="log")
+    wh.materialize("x")
+
+    with rt.open(crash(wh, tmp_path / "after")) as again:
+        assert {name: seen(again, name) for name in "xy"} == {"x": [(1, 1)], "y": [(1, 1)]}
+        again.materialize()
+        assert stored(again, "x") == stored(again, "y") == [(1, 1)]
+
+
 @pytest.mark.parametrize("phase", ["write_files", "commit", "write_state"])
 def test_u2_no_row_is_missing_while_it_moves(wh: Warehouse, monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
     """A materialization is held open before it writes, before the table's commit and before the ledger's: readers see every row all the time."""
