@@ -19,10 +19,11 @@ import pytest
 import righttime as rt
 from righttime import Warehouse
 from righttime.changes.faults import CrashPoint
-from righttime.errors import CatalystFull, ReceiptForged, WarehouseLocked
+from righttime.errors import CatalystFull, ReceiptForged, WarehouseDamaged, WarehouseLocked
 from righttime.ledger.lock import WriterLock
 from righttime.ledger.receipts import Receipt
 from righttime.query.snapshot import Snapshot
+from righttime.warehouse import snapshots
 from tests.support.clocks import SteppedClock
 from tests.support.crash import abandon, crash, engine_of, killed_at
 from tests.support.state_tables import asking, catalyst_of, hot, seen, stored, tuples
@@ -223,6 +224,49 @@ def test_i5_what_a_query_holds_stays_until_it_lets_go(tmp_path: Path) -> None:
             catalyst_of(wh).free(catalyst_of(wh).tables["x"])
         assert hot(wh, "x") == {}
         abandon(wh)  # its table was undone behind its back
+
+
+@pytest.mark.xfail(strict=True, raises=WarehouseDamaged, reason="_Handle.needed reads a pinned version whose log entries an earlier gc removed")
+def test_i5_gc_goes_on_while_an_old_receipt_is_verified(tmp_path: Path) -> None:
+    """A receipt names a version whose log is collected already; verifying it holds that version for a moment, and gc must not fail on it."""
+    with rt.open(tmp_path / "wh", file_grace_s=0, checkpoint_versions=1, states_max=1) as wh:
+        wh.create_table("x", ROW)
+        producer = wh.producer(name="p")
+        receipts = []
+        for number in range(40):  # more than the store remembers
+            producer.insert("x", (number, number))
+            producer.commit(materialize=True)
+            receipts.append(wh.read("x").receipt)
+        engine_of(wh).mover._checkpoints.submit(lambda: None).result()
+        wh.gc()
+        assert receipts[0].verify().ok
+        with engine_of(wh).snapshots.again(receipts[0].tables):
+            wh.gc()
+
+
+@pytest.mark.xfail(
+    strict=True, raises=WarehouseDamaged, reason="a version is loaded while gc removes log entries that delta-rs has just listed; loading is not tried again"
+)
+def test_i5_a_version_is_read_though_gc_shortens_the_log_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """delta-rs lists the log, gc removes entries below a checkpoint, delta-rs opens one of them: the version is still there and must be read."""
+    with rt.open(tmp_path / "wh", file_grace_s=0) as wh:
+        wh.create_table("x", ROW)
+        producer = wh.producer(name="p")
+        producer.insert("x", (1, 1))
+        producer.commit(materialize=True)
+        store, schema = engine_of(wh).store, wh.schema("x")
+        open_table, calls = snapshots.DeltaTable, 0
+
+        def overtaken(*args: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                raise snapshots.DeltaError("Kernel error: File not found: _delta_log/00000000000000000000.json")
+            return open_table(*args, **options)
+
+        monkeypatch.setattr(snapshots, "DeltaTable", overtaken)
+        store._handle(schema).snapshots._known.clear()
+        assert len(store.files(schema, 1)) == 1
 
 
 @pytest.mark.parametrize("point", [point for point in CrashPoint if not point.startswith("gc.")])

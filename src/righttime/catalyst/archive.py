@@ -12,22 +12,19 @@ from typing import Any
 
 from righttime.catalyst.shell import Flush
 from righttime.changes.encoder import RowEncoder
-from righttime.changes.rows import Chunk, Row
+from righttime.changes.rows import Chunk
 from righttime.warehouse.store import DataFile
 
 
 @dataclass(slots=True)
 class Buffer:
-    """The uncommitted rows of one table: encoded chunks, single rows waiting to be encoded together, files written by Spark."""
+    """The uncommitted rows of one table: encoded chunks, checked single rows waiting to be encoded together, files written by Spark."""
 
     encoder: RowEncoder
     chunks: list[Chunk] = field(default_factory=list)
     pending: list[tuple[Any, ...]] = field(default_factory=list)
     files: list[DataFile] = field(default_factory=list)
     nbytes: int = 0
-
-    def add_row(self, row: Row) -> None:
-        self.pending.append(self.encoder.checked(row))
 
     def add(self, chunks: Sequence[Chunk]) -> None:
         self.encode_pending()

@@ -82,7 +82,8 @@ class Producer:
     def insert(self, table: str, row: Row) -> None:
         """Add one row: a mapping of column to value, or the values in column order."""
         with self._calls:
-            self._buffer(table).add_row(row)
+            buffer = self._buffers.get(table) or self._buffer(table)
+            buffer.pending.append(buffer.encoder.checked(row))
 
     def insert_many(self, table: str, rows: Sequence[Row]) -> None:
         """Add many rows; all of them or, if one does not fit, none."""
@@ -309,6 +310,7 @@ class Producer:
                 self._with.catalyst.flush(self._link, self._archive.take_all())
             self.policy.flushed()
             self._closed = True
+            self._buffers.clear()
             self._with.catalyst.close_link(self._link)
         self._listener.join()
 

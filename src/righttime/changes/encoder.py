@@ -61,15 +61,14 @@ class RowEncoder:
 
     def checked(self, row: Row) -> tuple[Any, ...]:
         """Return one row, ready to be encoded later together with others; raise now if it does not fit."""
-        values = row if type(row) is tuple and len(row) == self._width else self.ordered(row)
-        if not self._is_plain(values):
+        values = row if type(row) is tuple else self.ordered(row)
+        # The cheap look tells that a row fits; where it does not, it takes an encoding to be sure. Wrong widths have other classes too.
+        if tuple(map(type, values)) != self._plain or not self._in_range(values):
+            values = self.ordered(values)
             self._encode_columns([values])
         return values
 
-    def _is_plain(self, values: tuple[Any, ...]) -> bool:
-        """Tell cheaply that a row fits; False only means that it takes an encoding to be sure."""
-        if tuple(map(type, values)) != self._plain:
-            return False
+    def _in_range(self, values: tuple[Any, ...]) -> bool:
         if self._limits is not None:
             return bool(self._limits[0] <= min(values) and max(values) <= self._limits[1])
         return all(check(values[position]) for position, check in self._checks)
