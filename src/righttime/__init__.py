@@ -5,9 +5,9 @@ Out: answers on one consistent snapshot, each with a receipt.
 Promise: ask for the freshness you need, and get the answer with a receipt.
 """
 
+from righttime.catalyst.messages import Published
 from righttime.catalyst.policies import Every, Immediate, LoadAware, OnDemand, Policy
 from righttime.catalyst.producer import Producer
-from righttime.catalyst.shell import Published
 from righttime.changes.position import Commit, SourceCut
 from righttime.client import Warehouse, connect, open
 from righttime.errors import (

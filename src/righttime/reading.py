@@ -14,8 +14,9 @@ from pathlib import Path
 
 from righttime.catalyst.images import Images
 from righttime.catalyst.log import WriteAheadLog
+from righttime.catalyst.messages import Accuracy
 from righttime.catalyst.recovery import recover
-from righttime.catalyst.shell import Accuracy, Catalyst
+from righttime.catalyst.shell import Catalyst
 from righttime.changes.clock import Clock, TimeAuthority
 from righttime.errors import FreshnessUnavailable, WarehouseDamaged, WarehouseReadOnly
 from righttime.ledger.lock import living_writer

@@ -13,7 +13,7 @@ import pytest
 
 import righttime as rt
 from righttime import Producer, Warehouse
-from righttime.catalyst.shell import Accuracy
+from righttime.catalyst.messages import Accuracy
 from tests.support.clocks import SteppedClock
 from tests.support.crash import engine_of
 from tests.support.state_tables import (

@@ -134,3 +134,14 @@ def test_a_full_log_refuses_and_changes_nothing(tmp_path: Path) -> None:
     assert held <= log.bytes_held() <= 1500
     found = [one.last_id for one in read(tmp_path, FIRST, end)]
     assert found == list(range(3, 3 * len(found) + 1, 3))
+
+
+def test_the_size_is_told_while_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A status may list a file that the mover removes before its size is read."""
+    log = open_log(tmp_path)
+    written(log, START, entry(1))
+    held = log.bytes_held()
+    there = log._files()
+    monkeypatch.setattr(log, "_files", lambda: [*there, tmp_path / "log" / "000000000099.log"])
+
+    assert log.bytes_held() == held

@@ -15,6 +15,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 import righttime as rt
 from righttime import Warehouse
@@ -255,14 +257,14 @@ def test_i5_a_version_is_read_though_gc_shortens_the_log_at_the_same_time(tmp_pa
         producer.insert("x", (1, 1))
         producer.commit(materialize=True)
         store, schema = engine_of(wh).store, wh.schema("x")
-        open_table, calls = snapshots.DeltaTable, 0
+        calls = 0
 
         def overtaken(*args: Any, **options: Any) -> Any:
             nonlocal calls
             calls += 1
             if calls == 1:
-                raise snapshots.DeltaError("Kernel error: File not found: _delta_log/00000000000000000000.json")
-            return open_table(*args, **options)
+                raise DeltaError("Kernel error: File not found: _delta_log/00000000000000000000.json")
+            return DeltaTable(*args, **options)
 
         monkeypatch.setattr(snapshots, "DeltaTable", overtaken)
         store._handle(schema).snapshots._known.clear()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from righttime.catalyst.shell import Flush
+from righttime.catalyst.messages import Flush
 from righttime.changes.encoder import RowEncoder
 from righttime.changes.rows import Chunk
 from righttime.warehouse.store import DataFile

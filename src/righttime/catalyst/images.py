@@ -15,7 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from righttime.catalyst.shell import Catalyst, LaneKey
+from righttime.catalyst.leases import LaneKey
+from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.table import MemoryTable, Slice
 from righttime.changes.rows import Chunk, table_of
 from righttime.changes.schema import TableSchema

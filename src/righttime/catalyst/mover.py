@@ -16,7 +16,8 @@ from righttime.catalyst.capture import Capture, LaneCapture, capture
 from righttime.catalyst.images import batches_of, rows_of
 from righttime.catalyst.links import Link
 from righttime.catalyst.log import LogEntry, WriteAheadLog, _Record
-from righttime.catalyst.shell import Catalyst, Published
+from righttime.catalyst.messages import Published
+from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.table import MemoryTable
 from righttime.changes.faults import CrashPoint, reach
 from righttime.changes.position import Commit

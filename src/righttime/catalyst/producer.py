@@ -17,9 +17,10 @@ import pyarrow as pa
 from righttime.catalyst.archive import Archive, Buffer
 from righttime.catalyst.images import Images
 from righttime.catalyst.listener import Listener
+from righttime.catalyst.messages import Flush, Published
 from righttime.catalyst.mover import Bypass, Mover
 from righttime.catalyst.policies import Policy, start_policy
-from righttime.catalyst.shell import Catalyst, Flush, Published
+from righttime.catalyst.shell import Catalyst
 from righttime.changes.clock import Clock
 from righttime.changes.durations import Duration
 from righttime.changes.encoder import RowEncoder

@@ -7,72 +7,20 @@ except the mover's ledger transaction, which is the commit point.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from threading import Condition, RLock
-from typing import Protocol
 
 from righttime.catalyst.accuracy import newest_consistent
 from righttime.catalyst.head import Head
 from righttime.catalyst.indexes import RowIds
-from righttime.catalyst.leases import Lease, LeaseTable
+from righttime.catalyst.leases import LaneKey, Lease, LeaseTable
 from righttime.catalyst.links import Link
+from righttime.catalyst.messages import Accuracy, Flush, Look, Published, Trace
 from righttime.catalyst.table import Lane, MemoryTable, Slice
 from righttime.changes.clock import Clock, TimeAuthority
-from righttime.changes.position import Commit, SourceCut, time_text
+from righttime.changes.position import Commit, time_text
 from righttime.changes.rows import Chunk
 from righttime.errors import AsOfUnavailable, BadSource, FreshnessUnavailable, UnknownTable
 from righttime.settings import Settings
-
-LaneKey = tuple[str, str]
-
-
-class Trace(Protocol):
-    """Where commits are noted so that a crash can say what it lost."""
-
-    def slot(self, source: str) -> int: ...
-    def record(self, slot: int, number: int, time_us: int, rows_total: int) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Flush:
-    """One table's part of a flush: archived commits in order, and what is left at the producer afterwards."""
-
-    table: str
-    commits: Sequence[tuple[int, Sequence[Chunk]]]
-    next_us: int | None
-    watermark_us: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """A commit as its producer gets it back."""
-
-    commit: Commit
-    state: int
-    replayed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Accuracy:
-    """The time a query may use; `late` gives the older time of each source that did not deliver."""
-
-    cut_us: int
-    late: Mapping[str, int]
-
-    def time_of(self, source: str) -> int:
-        return self.late.get(source, self.cut_us)
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What a new query starts from: one state, read in one go."""
-
-    state: int
-    seen_us: int
-    versions: Mapping[str, int]
-    rows_stored: Mapping[str, int]
-    intervals: Mapping[LaneKey, tuple[int, int]]
-    cuts: tuple[SourceCut, ...]
 
 
 class Catalyst:

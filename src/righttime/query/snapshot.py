@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from righttime.catalyst.images import Images, Segment, rows_of
-from righttime.catalyst.leases import Lease
+from righttime.catalyst.leases import LaneKey, Lease
+from righttime.catalyst.messages import Accuracy, Look
 from righttime.catalyst.mover import Bypass
 from righttime.catalyst.producer import OwnRows
-from righttime.catalyst.shell import Accuracy, Catalyst, LaneKey, Look
+from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.table import Slice
 from righttime.changes.rows import table_of
 from righttime.changes.schema import TableSchema

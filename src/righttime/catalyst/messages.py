@@ -1,0 +1,63 @@
+"""What crosses the catalyst's border: flushes in; commits, accuracies and looks out.
+
+In: nothing; these are values.
+Out: the words in which producers, queries and the catalyst talk, in one process now and over a wire later.
+Promise: immutable.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from righttime.catalyst.leases import LaneKey
+from righttime.changes.position import Commit, SourceCut
+from righttime.changes.rows import Chunk
+
+
+class Trace(Protocol):
+    """Where commits are noted so that a crash can say what it lost."""
+
+    def slot(self, source: str) -> int: ...
+    def record(self, slot: int, number: int, time_us: int, rows_total: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """One table's part of a flush: archived commits in order, and what is left at the producer afterwards."""
+
+    table: str
+    commits: Sequence[tuple[int, Sequence[Chunk]]]
+    next_us: int | None
+    watermark_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A commit as its producer gets it back."""
+
+    commit: Commit
+    state: int
+    replayed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """The time a query may use; `late` gives the older time of each source that did not deliver."""
+
+    cut_us: int
+    late: Mapping[str, int]
+
+    def time_of(self, source: str) -> int:
+        return self.late.get(source, self.cut_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a new query starts from: one state, read in one go."""
+
+    state: int
+    seen_us: int
+    versions: Mapping[str, int]
+    rows_stored: Mapping[str, int]
+    intervals: Mapping[LaneKey, tuple[int, int]]
+    cuts: tuple[SourceCut, ...]
