@@ -5,7 +5,8 @@ Out: answers with receipts, and a status.
 Promise: handles of one folder in one process share one engine; closing a handle closes the producers it opened.
 """
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from os import PathLike, fspath
 from pathlib import Path
@@ -25,8 +26,9 @@ from righttime.ledger.receipts import Receipt, Verification
 from righttime.ledger.sqlite import Loss
 from righttime.query import dbapi
 from righttime.query.answer import Answer
+from righttime.query.consumer import Consumer
 from righttime.query.statement import read_statement
-from righttime.reading import ReadingEngine
+from righttime.reading import ReadingEngine, Superseded
 from righttime.service import Engine, acquire_engine, release_engine
 from righttime.settings import load_settings
 from righttime.status import Status, status_of
@@ -72,6 +74,7 @@ class Warehouse:
         self._shared: Engine | ReadingEngine | None = engine
         self._path = engine.folder
         self._producers: list[Producer] = []
+        self._closing = threading.Lock()
 
     # -- declarations ------------------------------------------------------------------------------------------------
 
@@ -137,7 +140,7 @@ class Warehouse:
         engine = self._writer("open a producer")
         with engine.declarations:
             source = name if name is not None else engine.free_source()
-            producer = Producer(_checked_source(source), policy=Immediate() if policy is None else policy, loading=engine.loading)
+            producer = engine.open_producer(_checked_source(source), Immediate() if policy is None else policy)
             self._producers = [*(known for known in self._producers if not known.closed), producer]
         return producer
 
@@ -184,8 +187,7 @@ class Warehouse:
         Waits at most `wait` for lazy producers, then raises `FreshnessUnavailable`, or with `on_late="answer"` gives the stale answer and says so
         in the receipt. `as_of` asks for the exact cut at a time instead. `CURRENCY BOUND 10 MIN` at the end of the text is the same as `freshness`.
         """
-        with self._engine.reading() as parts:
-            return parts.consumer.sql(query, freshness=freshness, wait=wait, on_late=on_late, as_of=as_of, parameters=parameters or ())
+        return self._ask(lambda consumer: consumer.sql(query, freshness=freshness, wait=wait, on_late=on_late, as_of=as_of, parameters=parameters or ()))
 
     def read(
         self,
@@ -198,8 +200,15 @@ class Warehouse:
         as_of: datetime | int | None = None,
     ) -> Answer:
         """Answer with a whole table under the same contract as `sql`, without Spark."""
-        with self._engine.reading() as parts:
-            return parts.consumer.read(table, columns=columns, freshness=freshness, wait=wait, on_late=on_late, as_of=as_of)
+        return self._ask(lambda consumer: consumer.read(table, columns=columns, freshness=freshness, wait=wait, on_late=on_late, as_of=as_of))
+
+    def _ask(self, question: Callable[[Consumer], Answer]) -> Answer:
+        while True:
+            with self._engine.reading() as parts:
+                try:
+                    return question(parts.consumer)
+                except Superseded:
+                    continue  # each round has a newer state, and the writer that made them is gone
 
     # -- receipts ----------------------------------------------------------------------------------------------------
 
@@ -267,16 +276,17 @@ class Warehouse:
 
     def close(self) -> None:
         """Close the producers opened here and, with the last handle, the warehouse; everything committed stays."""
-        if self._shared is None:
-            return
-        engine = self._shared
-        for producer in self._producers:
-            producer.close()
-        if isinstance(engine, ReadingEngine):
-            engine.close()
-        else:
-            release_engine(engine)
-        self._shared = None
+        with self._closing:
+            engine = self._shared
+            if engine is None:
+                return
+            for producer in self._producers:
+                producer.close()
+            if isinstance(engine, ReadingEngine):
+                engine.close()
+            else:
+                release_engine(engine)
+            self._shared = None
 
     def __enter__(self) -> "Warehouse":
         return self

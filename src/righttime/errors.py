@@ -17,6 +17,7 @@
     │   └── SqlFailed            sql.failed
     ├── ContractError            the answer that was asked for cannot be given
     │   ├── FreshnessUnavailable freshness.unavailable   (retryable)
+    │   │   └── FreshnessUnknown freshness.unknown       (retryable)
     │   ├── AsOfUnavailable      as_of.unavailable
     │   ├── LeaseExpired         lease.expired           (retryable)
     │   ├── TooManySnapshots     snapshot.too_many       (retryable)
@@ -168,6 +169,13 @@ class FreshnessUnavailable(ContractError):
 
     code = "freshness.unavailable"
     retryable = True
+
+
+class FreshnessUnknown(FreshnessUnavailable):
+    """No freshness can be promised for table {table!r}: {why} ({source}); the newest durable state is {stale_s:.3f} s old.
+    Take that state with on_late="answer", or close the writer."""
+
+    code = "freshness.unknown"
 
 
 class AsOfUnavailable(ContractError):

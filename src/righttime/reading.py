@@ -3,7 +3,7 @@
 In: the folder of a warehouse, opened with `read_only=True`.
 Out: parts for queries, rebuilt when the writer has made a newer state durable, pinned in the ledger so that its gc leaves them alone.
 Promise: what the writer holds only in memory cannot be seen from here, so while a writer is alive no freshness is promised:
-a query raises `FreshnessUnavailable`, or with `on_late="answer"` says in its receipt how old it is.
+a query raises `FreshnessUnknown`, or with `on_late="answer"` says in its receipt that nobody can tell how old it is.
 """
 
 import os
@@ -18,7 +18,7 @@ from righttime.catalyst.messages import Accuracy
 from righttime.catalyst.recovery import recover
 from righttime.catalyst.shell import Catalyst
 from righttime.changes.clock import Clock, TimeAuthority
-from righttime.errors import FreshnessUnavailable, WarehouseDamaged, WarehouseReadOnly
+from righttime.errors import FreshnessUnknown, WarehouseDamaged, WarehouseReadOnly
 from righttime.ledger.lock import living_writer
 from righttime.ledger.pins import PinTable
 from righttime.ledger.sqlite import Ledger
@@ -39,27 +39,37 @@ class _NoTrace:
     def slot(self, source: str) -> int:
         raise AssertionError(source)
 
+    def release(self, source: str) -> None:
+        raise AssertionError(source)
+
     def record(self, slot: int, number: int, time_us: int, rows_total: int) -> None:
         raise AssertionError(slot)
+
+
+class Superseded(Exception):
+    """A query waited its turn until its state was no longer the newest; it starts again with the newest."""
 
 
 class _DurableCatalyst(Catalyst):
     """Hot rows of one durable state; knows whether somebody may have committed more since."""
 
-    def __init__(self, folder: Path, state: State, *, settings: Settings, clock: Clock) -> None:
+    def __init__(self, folder: Path, state: State, *, ledger: Ledger, settings: Settings, clock: Clock) -> None:
         super().__init__(settings=settings, clock=clock, authority=TimeAuthority(clock), trace=_NoTrace())
         self._folder = folder
         self._state = state
+        self._ledger = ledger
 
     def ensure_accuracy(self, time_us: int, tables: Sequence[str], *, deadline_s: float, exact: bool = False, accept_late: bool = False) -> Accuracy:
         writer = living_writer(self._folder)
         if writer is None or (exact and time_us <= self._state.time_us):
+            if writer is None and self._ledger.newest_state().number != self._state.number:
+                raise Superseded
             return super().ensure_accuracy(time_us, tables, deadline_s=deadline_s, exact=exact, accept_late=accept_late)
         if accept_late:
-            return Accuracy(self._state.time_us, {f"process {writer}": self._state.time_us})
+            return Accuracy(self._state.time_us, {f"process {writer}": self._state.time_us}, unknown=True)
         stale_s = (self.authority.read_us() - self._state.time_us) / 1e6
         why = "another process writes this warehouse, and what it holds in memory cannot be seen from here"
-        raise FreshnessUnavailable(table=", ".join(tables), source=f"process {writer}", waited_s=0.0, stale_s=stale_s, why=why)
+        raise FreshnessUnknown(table=", ".join(tables), source=f"process {writer}", waited_s=0.0, stale_s=stale_s, why=why)
 
 
 class Parts:
@@ -73,7 +83,7 @@ class Parts:
         self.users = 0
         self.schemas = {table.name: table for table in ledger.tables() if table.name in self.state.tables}
         self.views = ledger.views()
-        self.catalyst = _DurableCatalyst(folder, self.state, settings=settings, clock=clock)
+        self.catalyst = _DurableCatalyst(folder, self.state, ledger=ledger, settings=settings, clock=clock)
         self.wal = WriteAheadLog(folder / "log", settings=settings, read_only=True)
         recover(self.catalyst, ledger=ledger, store=engine.store, wal=self.wal, trace=None, schemas=self.schemas, state=self.state)
         self.images = Images(self.catalyst, settings=settings, folder=folder)

@@ -6,6 +6,7 @@ Promise: one engine per folder and process; it recovers on open, keeps everythin
 """
 
 import atexit
+import os
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,8 @@ from righttime.catalyst.images import Images, forget_spilled
 from righttime.catalyst.keeper import Keeper
 from righttime.catalyst.log import WriteAheadLog
 from righttime.catalyst.mover import Mover
-from righttime.catalyst.producer import Loading
+from righttime.catalyst.policies import Policy
+from righttime.catalyst.producer import Loading, Producer
 from righttime.catalyst.recovery import recover
 from righttime.catalyst.shell import Catalyst
 from righttime.changes.clock import Clock, SystemClock, TimeAuthority
@@ -75,6 +77,7 @@ class Engine:
         self.keeper = Keeper(self.catalyst, materialize=self.mover.materialize, settings=settings)
         self.pins = PinTable(pins_max=_PINS_MAX)
         self.declarations = threading.RLock()
+        self.producers: list[Producer] = []
         self.spark = SparkOwner(settings)
         self.snapshots = Snapshots(self.catalyst, self.images, self.store, self.pins, schemas=self.schemas, settings=settings)
         self.consumer = Consumer(self.snapshots, ledger, self.spark, schemas=self.schemas, views=self.views, settings=settings)
@@ -119,6 +122,12 @@ class Engine:
         """Give the parts that queries need; a writer's are always the newest."""
         yield self
 
+    def open_producer(self, source: str, policy: Policy) -> Producer:
+        """Open a producer; the engine closes it at the latest, so that a program's end loses nothing it has committed."""
+        producer = Producer(source, policy=policy, loading=self.loading)
+        self.producers = [*(known for known in self.producers if not known.closed), producer]
+        return producer
+
     def free_source(self) -> str:
         """Return a name for a producer that was given none; names are used again, so that sources do not pile up."""
         number = 1
@@ -128,13 +137,14 @@ class Engine:
 
     def collect(self) -> dict[str, Collected]:
         """Remove files that nobody needs: no pin here or in another process, no current version, no step under way."""
+        schemas = dict(self.schemas)
         with self.catalyst.lock:
             pinned = self.pins.versions_pinned(now_s=self.clock.monotonic_s())
             current = {name: table.version for name, table in self.catalyst.tables.items()}
         states = [state for number in self.ledger.pinned_states(now_us=self.clock.now_us()) for state in self.ledger.state_around(number) if state is not None]
         states.append(self.ledger.newest_state())
         collected = {}
-        for name, schema in self.schemas.items():
+        for name, schema in schemas.items():
             held = {state.tables[name].version for state in states if name in state.tables}
             collected[name] = self.store.collect(
                 schema, versions={current[name], *pinned.get(name, ()), *held}, grace_s=self.settings.file_grace_s, now_s=self.clock.now_us() / 1e6
@@ -143,7 +153,16 @@ class Engine:
 
     def close(self) -> None:
         """Make everything committed durable and let go of the folder. If that fails everything stays open, to be closed again when there is space."""
-        self.mover.make_safe()
+        for producer in self.producers:
+            producer.close()
+        with self.catalyst.lock:
+            self.catalyst.closing = True
+        try:
+            self.mover.make_safe()
+        except BaseException:
+            with self.catalyst.lock:
+                self.catalyst.closing = False
+            raise
         self.keeper.stop()
         self.trace.reset()  # only now: until everything is safe, the trace tells what a crash would lose
         self.mover.close()
@@ -179,6 +198,14 @@ def release_engine(engine: Engine) -> None:
             return
         engine.close()
         del _engines[engine.folder]
+
+
+def _forget_all() -> None:
+    """A forked child has copies of the engines; files, log and ledger stay with the parent."""
+    _engines.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)
 
 
 @atexit.register

@@ -33,6 +33,7 @@ class Settings(BaseSettings):
     bypass_bytes: int = Field(default=64 * MIB, ge=1, description="A commit with more bytes than this for one table goes straight to the warehouse.")
     archive_bytes_max: int = Field(default=128 * MIB, ge=1, description="Lazily committed bytes a producer keeps before it flushes by itself.")
     policy_poll_s: float = Field(default=0.5, gt=0, description="How often a flush policy is asked while committed rows are unflushed.")
+    sources_max: int = Field(default=4096, ge=1, le=4096, description="Sources a warehouse knows; name producers so that names come again.")
     producer_lease_s: float = Field(default=5.0, gt=0, description="A producer with unflushed rows that is silent for this long counts as dead.")
 
     # Materialization without being told.

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,7 @@ def test_a_second_writing_process_is_refused_and_a_reader_sees_the_newest_durabl
             answer = reader.read("sale", on_late="answer")
             assert answer.rows() == [(1, 1)]
             assert answer.receipt.late
+            assert answer.receipt.given_s is None
             assert reader.verify(answer.receipt)
             writer.tell("store")
             writer.expect("stored")
@@ -125,6 +127,105 @@ def test_a_program_that_ends_without_closing_keeps_what_it_committed(tmp_path: P
     with rt.open(tmp_path) as wh:
         assert len(wh.read("sale")) == 2
         assert wh.losses() == []
+
+
+@pytest.mark.parametrize("ending", ["sys.exit(0)", "raise ValueError", "pass"])
+def test_the_end_of_a_program_keeps_what_lazy_producers_have_committed(tmp_path: Path, ending: str) -> None:
+    """Neither close nor flush was called; the end of the program does both."""
+    program = f"""
+import sys, righttime as rt
+wh = rt.open(sys.argv[1])
+wh.create_table("sale", "sku INT")
+load = wh.producer(name="lazy", policy=rt.OnDemand())
+load.insert("sale", (1,))
+load.commit()
+{ending}
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False, stderr=subprocess.DEVNULL)
+    with rt.open(tmp_path) as wh:
+        assert wh.read("sale").rows() == [(1,)]
+        assert wh.losses() == []
+
+
+def test_a_forked_child_that_ends_takes_nothing_from_its_parent(tmp_path: Path) -> None:
+    """The child has copies of everything; files, trace and ledger stay the parent's."""
+    program = """
+import os, sys, righttime as rt
+wh = rt.open(sys.argv[1])
+wh.create_table("sale", "sku INT")
+load = wh.producer(name="till")
+load.insert("sale", (1,))
+load.commit(durability="log")
+child = os.fork()
+if child == 0:
+    sys.exit(0)
+os.waitpid(child, 0)
+load.insert("sale", (2,))
+load.commit()
+os.kill(os.getpid(), 9)
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False, timeout=120)
+    with rt.open(tmp_path) as wh:
+        assert wh.read("sale").rows() == [(1,)]
+        assert [(loss.source, loss.first, loss.last, loss.rows) for loss in wh.losses()] == [("till", 2, 2, 1)]
+
+
+def test_commits_that_race_with_close_are_kept_or_refused(tmp_path: Path) -> None:
+    """An acknowledged commit is there after reopening, whenever the other thread closed."""
+    for round_number in range(10):
+        folder = tmp_path / str(round_number)
+        wh = rt.open(folder)
+        wh.create_table("sale", "sku INT")
+        acknowledged: list[int] = []
+
+        def work(wh: rt.Warehouse = wh, acknowledged: list[int] = acknowledged) -> None:
+            try:
+                while True:
+                    load = wh.producer()
+                    for _ in range(3):
+                        load.insert("sale", (len(acknowledged),))
+                        load.commit()
+                        acknowledged.append(1)
+            except rt.RightTimeError:
+                return
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        while not acknowledged:
+            worker.join(timeout=0.001)
+        wh.close()
+        worker.join()
+        with rt.open(folder) as again:
+            assert len(again.read("sale")) == len(acknowledged)
+
+
+def test_a_policy_that_raises_after_a_flush_changes_nothing(tmp_path: Path) -> None:
+    class Broken:
+        def should_flush(self) -> bool:
+            return True
+
+        def flushed(self) -> None:
+            raise ValueError("always")
+
+    with rt.open(tmp_path) as wh:
+        wh.create_table("sale", "sku INT")
+        with wh.producer(policy=Broken()) as load:
+            load.insert("sale", (1,))
+            load.commit()
+            load.commit()
+        assert wh.read("sale").rows() == [(1,)]
+
+
+def test_rows_are_taken_as_they_were_when_they_were_inserted(tmp_path: Path) -> None:
+    """A list that the caller uses again does not change rows that wait for their commit."""
+    with rt.open(tmp_path) as wh:
+        wh.create_table("sale", "sku INT, tags ARRAY<STRING>, raw BINARY")
+        with wh.producer() as load:
+            tags, raw = ["a"], bytearray(b"x")
+            load.insert("sale", (1, tags, raw))
+            tags[0], raw[0] = "b", 0
+            load.insert("sale", (2, tags, raw))
+        assert wh.read("sale").rows() == [(1, ["a"], b"x"), (2, ["b"], b"\x00")]
 
 
 def test_background_materialization_stores_rows_without_being_told(tmp_path: Path) -> None:

@@ -137,6 +137,22 @@ def test_a_producer_reads_its_own_uncommitted_rows_and_nobody_else_does(wh: rt.W
     assert wh.sql("SELECT sku FROM sale ORDER BY sku").rows() == [(1,), (4,)]
 
 
+def test_a_rollback_after_an_own_read_takes_out_exactly_the_uncommitted_rows(tmp_path: Path, spark_owner: SparkOwner) -> None:
+    """Committed rows are sealed for Spark, uncommitted ones are not sealed with them."""
+    spark_owner.session()
+    with rt.open(tmp_path / "w", segment_rows=4) as wh:
+        wh.create_table("sale", "sku INT")
+        load = wh.producer(name="a")
+        load.insert_many("sale", [(number,) for number in range(3)])
+        load.commit()
+        load.insert_many("sale", [(number,) for number in range(100, 103)])
+        assert len(load.sql("SELECT sku FROM sale")) == 6
+        load.rollback()
+        load.insert("sale", (7,))
+        load.commit()
+        assert sorted(wh.read("sale").rows()) == [(0,), (1,), (2,), (7,)]
+
+
 def test_a_table_without_memory_table_is_stored_at_commit(wh: rt.Warehouse) -> None:
     wh.create_table("audit", "line STRING", in_memory=False)
     with wh.producer(name="a") as load:

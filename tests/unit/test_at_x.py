@@ -154,7 +154,7 @@ def test_at_x6_a_silent_producer_ends_in_an_error_and_never_in_stale_rows(wh: Wa
     late = wh.read("x", wait="50ms", on_late="answer")
     assert late.rows() == []
     assert late.receipt.late
-    assert late.receipt.given_s >= 3.0
+    assert (late.receipt.given_s or 0.0) >= 3.0
     assert late.receipt.cut[0].last_inside.number == 0
     producer.flush()
     assert wh.read("x", wait="50ms").rows() == [(1, 1)]

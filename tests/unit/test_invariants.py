@@ -21,7 +21,7 @@ from deltalake.exceptions import DeltaError
 import righttime as rt
 from righttime import Warehouse
 from righttime.changes.faults import CrashPoint
-from righttime.errors import CatalystFull, ReceiptForged, WarehouseDamaged, WarehouseLocked
+from righttime.errors import CatalystFull, ReceiptForged, WarehouseLocked
 from righttime.ledger.lock import WriterLock
 from righttime.ledger.receipts import Receipt
 from righttime.query.snapshot import Snapshot
@@ -176,7 +176,7 @@ def test_i4_no_answer_is_staler_than_its_contract(tmp_path: Path, freshness_s: f
         values = sorted(a for a, _ in answer.rows())
         assert values == list(range(1, len(values) + 1))
         assert len(values) >= int(10 - freshness_s)
-        assert answer.receipt.given_s <= freshness_s
+        assert (answer.receipt.given_s or 0.0) <= freshness_s
         assert not answer.receipt.late
 
 
@@ -228,7 +228,6 @@ def test_i5_what_a_query_holds_stays_until_it_lets_go(tmp_path: Path) -> None:
         abandon(wh)  # its table was undone behind its back
 
 
-@pytest.mark.xfail(strict=True, raises=WarehouseDamaged, reason="_Handle.needed reads a pinned version whose log entries an earlier gc removed")
 def test_i5_gc_goes_on_while_an_old_receipt_is_verified(tmp_path: Path) -> None:
     """A receipt names a version whose log is collected already; verifying it holds that version for a moment, and gc must not fail on it."""
     with rt.open(tmp_path / "wh", file_grace_s=0, checkpoint_versions=1, states_max=1) as wh:
@@ -246,9 +245,6 @@ def test_i5_gc_goes_on_while_an_old_receipt_is_verified(tmp_path: Path) -> None:
             wh.gc()
 
 
-@pytest.mark.xfail(
-    strict=True, raises=WarehouseDamaged, reason="a version is loaded while gc removes log entries that delta-rs has just listed; loading is not tried again"
-)
 def test_i5_a_version_is_read_though_gc_shortens_the_log_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """delta-rs lists the log, gc removes entries below a checkpoint, delta-rs opens one of them: the version is still there and must be read."""
     with rt.open(tmp_path / "wh", file_grace_s=0) as wh:
@@ -623,3 +619,19 @@ def test_u11_statistics_are_right_after_a_flush(wh: Warehouse) -> None:
         assert one["minValues"] == {"a": min(a for a, _ in rows), "b": min(b for _, b in rows)}
         assert one["maxValues"] == {"a": max(a for a, _ in rows), "b": max(b for _, b in rows)}
         assert one["nullCount"] == {"a": 0, "b": 0}
+
+
+def test_u10_a_transaction_that_its_producer_reads_back_does_not_fill_memory(tmp_path: Path) -> None:
+    """Uncommitted rows that own queries brought into the catalyst are spilled like others, and roll back or commit as one."""
+    with rt.open(tmp_path / "wh", memory_bytes_max=200, full_wait_s=0) as wh:
+        wh.create_table("x", ROW)
+        producer = wh.producer(name="p")
+        for end in ("commit", "rollback", "commit"):
+            for number in range(20):
+                producer.insert_many("x", [(number, n) for n in range(5)])
+                producer._stage(producer._transaction()[0])
+            assert catalyst_of(wh).tables["x"].bytes_memory <= 200
+            getattr(producer, end)()
+        assert len(wh.read("x")) == 200
+        wh.materialize()
+        assert Counter(wh.read("x").rows()) == {(number, n): 2 for number in range(20) for n in range(5)}

@@ -10,6 +10,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 
 from righttime.catalyst.leases import LaneKey
 from righttime.catalyst.shell import Catalyst
-from righttime.catalyst.table import MemoryTable, Slice
+from righttime.catalyst.table import Lane, MemoryTable, Piece, Slice
 from righttime.changes.rows import Chunk, table_of
 from righttime.changes.schema import TableSchema
 from righttime.errors import CatalystFull, CommitFailed
@@ -41,7 +42,8 @@ class Segment:
         self.rows = rows
         self.nbytes = path.stat().st_size
         self.in_memory = in_memory
-        weakref.finalize(self, _unlink, self.path)
+        # Not at exit: then the whole folder goes, and a forked child that ends must not take its parent's files along.
+        weakref.finalize(self, _unlink_own, self.path, os.getpid()).atexit = False
 
     def read(self, columns: pa.Schema) -> pa.Table:
         """Return the rows as Arrow."""
@@ -101,7 +103,7 @@ class Images:
             for (_, source), slices in lanes.items():
                 loose = [part for part in slices if not (part.whole and isinstance(part.piece.content, Segment))]
                 sealed.extend(part.piece.content for part in slices if part.whole and isinstance(part.piece.content, Segment))
-                while loose and (run := self._sealable(loose)):
+                while loose and (run := self._sealable(loose, committed_id=self._committed_id(table.name, source))):
                     sealed.append(self._seal(table, source, run, in_memory=True))
                     del loose[: len(run)]
                 tail.extend((source, part) for part in loose)
@@ -111,12 +113,17 @@ class Images:
         """Write rows that are in no lane into a file of their own."""
         return self._write_rows(table, table_of(chunks, table.columns), in_memory=True)
 
-    def _sealable(self, loose: Sequence[Slice]) -> list[Slice]:
+    def _committed_id(self, table: str, source: str) -> int:
+        with self._catalyst.lock:
+            return self._catalyst.tables[table].lane(source).times.committed_id
+
+    def _sealable(self, loose: Sequence[Slice], *, committed_id: int) -> list[Slice]:
         """Return leading whole chunks that are enough for a segment, else nothing: small tails are re-written per cut instead."""
         run: list[Slice] = []
         rows = 0
         for part in loose:
-            if not part.whole or not isinstance(part.piece.content, Chunk):
+            # Uncommitted rows are never sealed together with committed ones: a rollback takes them out alone.
+            if not part.whole or not isinstance(part.piece.content, Chunk) or part.piece.last_id > committed_id:
                 break
             run.append(part)
             rows += part.rows
@@ -236,18 +243,13 @@ class Images:
         chosen: list[tuple[str, list[Slice]]] = []
         with self._catalyst.lock:
             for lane in self._catalyst.tables[table.name].lanes.values():
-                run: list[Slice] = []
-                for piece in list(lane.pieces):
-                    if piece.last_id > lane.times.committed_id or wanted <= 0:
-                        break
-                    if not piece.content.in_memory:
-                        if run:
-                            break
-                        continue
-                    run.append(Slice(piece, 0, piece.rows))
-                    wanted -= piece.content.nbytes
-                if run:
-                    chosen.append((lane.source, run))
+                for pieces in _in_memory_runs(lane):
+                    run: list[Slice] = []
+                    while pieces and wanted > 0:
+                        run.append(Slice(pieces[0], 0, pieces[0].rows))
+                        wanted -= pieces.pop(0).content.nbytes
+                    if run:
+                        chosen.append((lane.source, run))
         return chosen
 
     def close(self) -> None:
@@ -258,6 +260,13 @@ class Images:
     def _lock_of(self, table: str) -> threading.Lock:
         with self._guard:
             return self._locks.setdefault(table, threading.Lock())
+
+
+def _in_memory_runs(lane: Lane) -> list[list[Piece]]:
+    """Return neighbouring pieces in memory, oldest first; no run joins committed rows and uncommitted ones, which a rollback takes out alone."""
+    committed_id = lane.times.committed_id
+    runs = groupby(lane.pieces, key=lambda piece: (piece.content.in_memory, piece.last_id <= committed_id))
+    return [list(pieces) for (in_memory, _), pieces in runs if in_memory]
 
 
 def forget_spilled(folder: Path) -> None:
@@ -294,6 +303,11 @@ def _remove_folder(folder: Path) -> None:
         folder.rmdir()
     except OSError:
         return  # it never was there, another process cleans up too, or a query still reads; the next start removes it
+
+
+def _unlink_own(path: str, owner: int) -> None:
+    if os.getpid() == owner:
+        _unlink(path)
 
 
 def _unlink(path: str) -> None:

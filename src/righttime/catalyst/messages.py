@@ -18,6 +18,7 @@ class Trace(Protocol):
     """Where commits are noted so that a crash can say what it lost."""
 
     def slot(self, source: str) -> int: ...
+    def release(self, source: str) -> None: ...
     def record(self, slot: int, number: int, time_us: int, rows_total: int) -> None: ...
 
 
@@ -42,10 +43,11 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """The time a query may use; `late` gives the older time of each source that did not deliver."""
+    """The time a query may use; `late` gives the older time of each source that did not deliver, `unknown` says that others may lack too."""
 
     cut_us: int
     late: Mapping[str, int]
+    unknown: bool = False
 
     def time_of(self, source: str) -> int:
         return self.late.get(source, self.cut_us)

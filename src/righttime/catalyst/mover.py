@@ -201,6 +201,7 @@ class Mover:
             else:
                 published = Published(Commit(0, time_us), catalyst.head.advance())
             self.durable = state
+            catalyst.forget_slots(state.positions)
             catalyst.arrivals.notify_all()
             catalyst.space.notify_all()
             return published

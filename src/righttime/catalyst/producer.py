@@ -30,7 +30,10 @@ from righttime.changes.rows import Chunk, Row
 from righttime.changes.schema import TableSchema
 from righttime.errors import BadSetting, BatchTooLarge, ProducerClosed, UnknownTable, WrongType
 from righttime.settings import Settings
+from righttime.telemetry import get_log
 from righttime.warehouse.store import DataFile
+
+log = get_log("producer")
 
 Durability = Literal["memory", "log", "warehouse"]
 _DURABILITIES = ("memory", "log", "warehouse")
@@ -201,7 +204,7 @@ class Producer:
         self._make_room(rows)
         with self._archive_lock:
             published = self._with.catalyst.commit(self._link, self._archive.take_all(), rows, batch_id=batch_id)
-        self.policy.flushed()
+        self._tell_policy()
         return published
 
     def _commit_lazily(self, rows: dict[str, list[Chunk]], batch_id: str | None) -> Published:
@@ -221,7 +224,7 @@ class Producer:
         published = self._with.mover.commit(
             self._link, tables=tables, bypass=bypass, batch_id=batch_id, kind="materialize" if store else "bypass" if bypass else "log"
         )
-        self.policy.flushed()
+        self._tell_policy()
         return published
 
     def _stage(self, rows: dict[str, list[Chunk]], *, bounded: bool = True) -> None:
@@ -258,6 +261,13 @@ class Producer:
             if self._link.staged:
                 self._with.catalyst.roll_back(self._link)
 
+    def _tell_policy(self) -> None:
+        """Tell the policy of a flush. What has happened stays happened, whatever a user's policy makes of it."""
+        try:
+            self.policy.flushed()
+        except Exception as error:
+            log.error("policy.failed", source=self.source, error=repr(error))
+
     # -- own reads ---------------------------------------------------------------------------------------------------
 
     def sql(
@@ -283,14 +293,14 @@ class Producer:
         with self._archive_lock:
             flushes: list[Flush] = [self._archive.take(table) for table in tables]
             self._with.catalyst.flush(self._link, flushes)
-        self.policy.flushed()
+        self._tell_policy()
 
     def _serve(self, table: str, time_us: int) -> None:
         """Answer a request for data (P5): archived commits up to the time, then the assurance that this is all."""
         self._with.images.make_room(self._with.schemas[table], self._archived(up_to_us=time_us).get(table, 0))
         with self._archive_lock:
             self._with.catalyst.flush(self._link, [self._archive.take(table, up_to_us=time_us, watermark_us=time_us)])
-        self.policy.flushed()
+        self._tell_policy()
 
     def _poll(self) -> None:
         """Ask the policy, between commits."""
@@ -309,7 +319,7 @@ class Producer:
             # Over the bound if need be: what was acknowledged must not be lost because memory is full.
             with self._archive_lock:
                 self._with.catalyst.flush(self._link, self._archive.take_all())
-            self.policy.flushed()
+            self._tell_policy()
             self._closed = True
             self._buffers.clear()
             self._with.catalyst.close_link(self._link)

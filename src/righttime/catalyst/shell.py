@@ -19,7 +19,7 @@ from righttime.catalyst.table import Lane, MemoryTable, Slice
 from righttime.changes.clock import Clock, TimeAuthority
 from righttime.changes.position import Commit, time_text
 from righttime.changes.rows import Chunk
-from righttime.errors import AsOfUnavailable, BadSource, FreshnessUnavailable, UnknownTable
+from righttime.errors import AsOfUnavailable, BadSource, FreshnessUnavailable, ProducerClosed, UnknownTable
 from righttime.settings import Settings
 
 
@@ -32,6 +32,7 @@ class Catalyst:
         self.space = Condition(self.lock)
         self.grown = Condition(self.lock)
         self.hot_rows_max: int | None = None
+        self.closing = False
         self.leases = LeaseTable()
         self.head = Head(settings.commits_max)
         self.row_ids = RowIds()
@@ -48,8 +49,13 @@ class Catalyst:
     def open_link(self, source: str, *, policy: str) -> Link:
         """Admit a producer; a source has one producer at a time."""
         with self.lock:
+            self._refuse_closing(source)
             if source in self.links:
                 raise BadSource(source=source, reason="it has an open producer")
+            if source not in self.head.sources and len(self.head.sources) >= self._settings.sources_max:
+                raise BadSource(
+                    source=source, reason=f"the warehouse knows {len(self.head.sources)} sources, which is the bound (sources_max); use their names again"
+                )
             link = self.links[source] = Link(source, Condition(self.lock), policy, alive_s=self.clock.monotonic_s())
             self._slots.setdefault(source, self._trace.slot(source))
             return link
@@ -65,6 +71,7 @@ class Catalyst:
     def commit_lazily(self, link: Link, rows: Mapping[str, int], *, batch_id: str | None = None) -> Commit:
         """Number a commit whose rows stay with the producer; from here on queries know that they have to ask for them."""
         with self.lock:
+            self._refuse_closing(link.source)
             commit = self._number(link, self.authority.next_us(), rows=sum(rows.values()))
             link.archive([table for table, count in rows.items() if count], commit.time_us, rows=sum(rows.values()))
             if batch_id is not None:
@@ -81,6 +88,7 @@ class Catalyst:
     def commit(self, link: Link, flushes: Iterable[Flush], rows: Mapping[str, Sequence[Chunk]], *, batch_id: str | None = None) -> Published:
         """Take archives and the rows of this commit in, all visible together in one new state."""
         with self.lock:
+            self._refuse_closing(link.source)
             self._take(link, flushes)
             count = self._stage(link, rows)
             published = self.finish(link, self.authority.next_us(), rows=count, batch_id=batch_id)
@@ -156,6 +164,18 @@ class Catalyst:
         table.rows_unstored += sum(chunk.rows for chunk in chunks)
         if self.hot_rows_max is not None and table.rows_unstored >= self.hot_rows_max:
             self.grown.notify_all()
+
+    def _refuse_closing(self, source: str) -> None:
+        """Refuse what would be acknowledged and then lost: the last look at what has to be safe is under way."""
+        if self.closing:
+            raise ProducerClosed(source=source)
+
+    def forget_slots(self, positions: Mapping[str, Commit]) -> None:
+        """Give the trace's slots of closed sources back once all their commits are durable; the caller has the lock."""
+        for source in [known for known in self._slots if known not in self.links]:
+            if positions.get(source) == self.head.source(source).last:
+                self._trace.release(source)
+                del self._slots[source]
 
     def _number(self, link: Link, time_us: int, *, rows: int) -> Commit:
         commit = self.head.commit(link.source, time_us, rows=rows)

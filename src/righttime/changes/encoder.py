@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from righttime.changes.fits import fits, plain_classes
+from righttime.changes.fits import fits, inner_nulls, plain_classes
 from righttime.changes.rows import Chunk, Row
 from righttime.changes.schema import TableSchema
 from righttime.changes.types import text_length_max
@@ -38,6 +38,8 @@ class RowEncoder:
         self._plain = tuple(_PLAIN.get(kind, int if kind in _INTEGERS else None) for kind in table.columns.types)
         checks = ((position, _value_check(field, partition=field.name in table.partition_by)) for position, field in enumerate(table.columns))
         self._checks = tuple((position, check) for position, check in checks if check is not None)
+        # A list or a bytearray may change before the row is encoded for good, so such rows are kept as they were encoded first.
+        self._keeps_references = any(pa.types.is_nested(kind) or pa.types.is_binary(kind) for kind in table.columns.types)
         limits = np.iinfo(self._block_type) if self._block_type is not None else None
         self._limits = (int(limits.min), int(limits.max)) if limits is not None else None
 
@@ -65,7 +67,9 @@ class RowEncoder:
         # The cheap look tells that a row fits; where it does not, it takes an encoding to be sure. Wrong widths have other classes too.
         if tuple(map(type, values)) != self._plain or not self._in_range(values):
             values = self.ordered(values)
-            self._encode_columns([values])
+            encoded = self._encode_columns([values])
+            if self._keeps_references:
+                return tuple(column[0].as_py() for column in encoded.columns)
         return values
 
     def _in_range(self, values: tuple[Any, ...]) -> bool:
@@ -105,6 +109,8 @@ class RowEncoder:
                 raise WrongType(table=self.table.name, column=field.name, value=f"a column of {column.type} ({error})", expected=str(field.type)) from error
         self._refuse_nulls(field, column.null_count)
         self._refuse_texts(field, column)
+        if any(inner_nulls(chunk) for chunk in column.chunks):
+            raise NullNotAllowed(table=self.table.name, column=field.name, why="declared NOT NULL inside")
         return column
 
     def _encode_block(self, rows: Sequence[Row]) -> "npt.NDArray[Any] | None":

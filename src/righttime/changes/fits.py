@@ -37,7 +37,9 @@ def fits(kind: pa.DataType, value: Any) -> bool:
     if value is None:
         return True
     if pa.types.is_list(kind):
-        return isinstance(value, list | tuple | np.ndarray) and all(fits(kind.value_type, element) for element in value)
+        return isinstance(value, list | tuple | np.ndarray) and all(
+            fits(kind.value_type, element) and (element is not None or kind.value_field.nullable) for element in value
+        )
     if pa.types.is_map(kind):
         pairs = value.items() if isinstance(value, Mapping) else value
         return isinstance(value, Mapping | list | tuple) and all(
@@ -46,8 +48,24 @@ def fits(kind: pa.DataType, value: Any) -> bool:
         )
     if pa.types.is_struct(kind):
         names = {field.name: field.type for field in kind}
-        return isinstance(value, Mapping) and all(name in names and fits(names[name], inner) for name, inner in value.items())
+        return (
+            isinstance(value, Mapping)
+            and all(name in names and fits(names[name], inner) for name, inner in value.items())
+            and all(field.nullable or value.get(field.name) is not None for field in kind)
+        )
     return _fits_leaf(kind, value)
+
+
+def inner_nulls(column: pa.Array) -> bool:
+    """Tell whether a struct or list column holds a null where its inner fields allow none."""
+    kind = column.type
+    if pa.types.is_struct(kind):
+        children = zip(kind, column.drop_null().flatten(), strict=True)
+        return any((child.null_count > 0 and not field.nullable) or inner_nulls(child) for field, child in children)
+    if pa.types.is_list(kind):
+        elements = column.flatten()
+        return (elements.null_count > 0 and not kind.value_field.nullable) or inner_nulls(elements)
+    return False
 
 
 def _fits_leaf(kind: pa.DataType, value: Any) -> bool:

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from righttime.errors import RightTimeError
+from righttime.ledger.receipts import Receipt
 
 PIPE_WIDTH = 140
 
@@ -53,6 +54,11 @@ def plain_table(*columns: str, title: str | None = None, right: tuple[str, ...] 
 def plain(text: object) -> str:
     """Return text that shows exactly as it is."""
     return escape(str(text))
+
+
+def staleness(receipt: Receipt) -> str:
+    """Return how old an answer was; beside a writer in another process nobody can tell."""
+    return "unknown" if receipt.given_s is None else seconds(receipt.given_s)
 
 
 def seconds(value: float | None) -> str:

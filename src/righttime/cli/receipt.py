@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from righttime.changes.position import Commit
-from righttime.cli.console import moment, out, plain, plain_table, seconds
+from righttime.cli.console import moment, out, plain, plain_table, seconds, staleness
 from righttime.cli.options import AsJson, WarehousePath, reader
 from righttime.client import Warehouse
 from righttime.errors import ReceiptForged
@@ -39,7 +39,7 @@ def list_receipts(
         return
     shown = plain_table("receipt", "issued", "state", "asked", "given", "rows", "query", right=("state", "asked", "given", "rows"))
     for receipt in receipts:
-        given = f"[yellow]{seconds(receipt.given_s)} late[/]" if receipt.late else seconds(receipt.given_s)
+        given = f"[yellow]{staleness(receipt)} late[/]" if receipt.late else staleness(receipt)
         text = textwrap.shorten(receipt.query, 60, placeholder=" …")
         shown.add_row(
             receipt.receipt_id[:12], moment(receipt.issued_us)[:19], f"{receipt.state:,}", seconds(receipt.asked_s), given, f"{receipt.rows:,}", plain(text)
@@ -71,7 +71,7 @@ def _print_receipt(receipt: Receipt) -> None:
         ("receipt", receipt.receipt_id),
         ("query", receipt.query + (f"  with {', '.join(receipt.parameters)}" if receipt.parameters else "")),
         ("asked", asked),
-        ("given", f"{seconds(receipt.given_s)} stale{', LATE' if receipt.late else ''}, after waiting {seconds(receipt.waited_s)}"),
+        ("given", f"{staleness(receipt)} stale{', LATE' if receipt.late else ''}, after waiting {seconds(receipt.waited_s)}"),
         ("cut", moment(receipt.cut_us)),
         ("issued", moment(receipt.issued_us)),
         ("state", f"{receipt.state:,}"),

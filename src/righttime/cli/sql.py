@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from righttime.cli.console import err, out, plain, plain_table, seconds
+from righttime.cli.console import err, out, plain, plain_table, seconds, staleness
 from righttime.cli.options import WarehousePath, reader
 from righttime.errors import BadFreshness
 from righttime.ledger.receipts import Receipt
@@ -66,7 +66,7 @@ def receipt_line(receipt: Receipt) -> str:
     late = " LATE," if receipt.late else ""
     rows = f"{receipt.rows:,} row{'' if receipt.rows == 1 else 's'}"
     return (
-        f"{rows} at state {receipt.state},{late} staleness {seconds(receipt.given_s)}{asked}, waited {seconds(receipt.waited_s)}, "
+        f"{rows} at state {receipt.state},{late} staleness {staleness(receipt)}{asked}, waited {seconds(receipt.waited_s)}, "
         f"read {hot:,} rows from memory and {stored:,} from the warehouse, receipt {receipt.receipt_id}"
     )
 

@@ -54,7 +54,7 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The receipt of one answer. `asked_s` is None where an exact cut was asked for; `parameters` are reprs."""
+    """The receipt of one answer. `asked_s` is None where an exact cut was asked for, `given_s` where nobody could tell; `parameters` are texts."""
 
     receipt_id: str
     warehouse_id: str
@@ -65,7 +65,7 @@ class Receipt:
     cut: tuple[SourceCut, ...]
     cut_us: int
     asked_s: float | None
-    given_s: float
+    given_s: float | None
     late: bool
     waited_s: float
     rows: int
@@ -125,7 +125,7 @@ class Receipt:
             "cut": [asdict(cut) for cut in self.cut],
             "cut_us": self.cut_us,
             "asked_s": None if self.asked_s is None else float(self.asked_s),
-            "given_s": float(self.given_s),
+            "given_s": None if self.given_s is None else float(self.given_s),
             "late": self.late,
             "waited_s": float(self.waited_s),
             "rows": self.rows,
@@ -151,7 +151,7 @@ def _read(record: object) -> Receipt:
         cut=tuple(_read_cut(cut) for cut in _take(record, "cut", list)),
         cut_us=_take(record, "cut_us", int),
         asked_s=None if _take(record, "asked_s", object) is None else _take(record, "asked_s", float),
-        given_s=_take(record, "given_s", float),
+        given_s=None if _take(record, "given_s", object) is None else _take(record, "given_s", float),
         late=_take(record, "late", bool),
         waited_s=_take(record, "waited_s", float),
         rows=_take(record, "rows", int),

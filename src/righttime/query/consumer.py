@@ -171,7 +171,7 @@ class Consumer:
             cut=snapshot.look.cuts,
             cut_us=cut_us,
             asked_s=None if contract.as_of_us is not None else contract.freshness_us / 1e6,
-            given_s=max(snapshot.asked_us - cut_us, 0) / 1e6,
+            given_s=None if snapshot.accuracy.unknown else max(snapshot.asked_us - cut_us, 0) / 1e6,
             late=bool(snapshot.accuracy.late),
             waited_s=snapshot.waited_s,
             rows=rows.num_rows,

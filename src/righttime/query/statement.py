@@ -53,6 +53,9 @@ _VOLATILE_CALLS = re.compile(
 )
 
 
+_VOLATILE_TEXTS = frozenset({"now", "today", "yesterday", "tomorrow"})  # as timestamps they mean another moment each time
+
+
 @dataclass(frozen=True, slots=True)
 class ReadStatement:
     """One query: its text without closing semicolons and the tables it reads, in lower case and sorted.
@@ -234,6 +237,8 @@ def _volatile_words(tokens: Sequence[Token]) -> Iterator[str]:
         called = place + 1 < len(tokens) and tokens[place + 1].token_type is TokenType.L_PAREN
         if (called and _VOLATILE_CALLS.fullmatch(word)) or word in _VOLATILE_WORDS:
             yield word
+        elif token.token_type is TokenType.STRING and token.text.strip().lower() in _VOLATILE_TEXTS:
+            yield repr(token.text)
 
 
 def _word(token: Token) -> str:

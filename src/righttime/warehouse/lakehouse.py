@@ -233,9 +233,20 @@ class _Handle:
         newest = self.newest()
         if max((newest, *versions)) > newest:
             raise WarehouseDamaged(path=str(self.folder), reason=f"its log ends at version {newest}, the ledger knows {max(versions)}")
-        oldest = min((newest, *versions))
+        # Somebody may hold a version whose log an earlier collection shortened away. Judged by names: a read that fails must not cost files.
+        start = _log_start(self.log.folder)
+        readable = [version for version in versions if version >= start]
+        oldest = min((newest, *readable))
         base = self.snapshots.get(oldest).files
-        return Needed(reserved | files_of_versions(self.log, base, versions=versions, newest=newest), oldest)
+        return Needed(reserved | files_of_versions(self.log, base, versions=readable, newest=newest), oldest)
+
+
+def _log_start(folder: Path) -> int:
+    """Return the oldest version that the log still describes: 0, or that of its oldest checkpoint."""
+    names = [path.name for path in folder.iterdir()]
+    if f"{0:020d}.json" in names:
+        return 0
+    return min((int(name[:20]) for name in names if name[:20].isdigit() and ".checkpoint" in name), default=0)
 
 
 def _remove_leftover(table: TableSchema, folder: Path) -> None:

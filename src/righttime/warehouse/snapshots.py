@@ -21,6 +21,7 @@ from righttime.errors import WarehouseDamaged
 from righttime.warehouse.delta_log import local_path
 
 SNAPSHOTS_MAX = 32  # remembered versions per table
+LOADS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +66,19 @@ class Snapshots:
 
 
 def _load(folder: Path, version: int) -> Snapshot:
-    try:
-        adds = pa.table(DeltaTable(str(folder), version=version).get_add_actions())
-    except (DeltaError, OSError) as error:
-        raise WarehouseDamaged(path=str(folder), reason=f"version {version} cannot be read ({str(error).partition(chr(10))[0]})") from error
+    adds = _adds(folder, version, tries=LOADS_MAX)
     files = tuple(local_path(folder, path) for path in adds.column("path").to_pylist())
     counts = adds.column("num_records").to_pylist() if "num_records" in adds.schema.names else [None] * len(files)
     # Another writer may leave out statistics; its footers still know.
     rows = sum(pq.read_metadata(file).num_rows if count is None else count for file, count in zip(files, counts, strict=True))
     return Snapshot(files, rows)
+
+
+def _adds(folder: Path, version: int, *, tries: int) -> pa.Table:
+    try:
+        return pa.table(DeltaTable(str(folder), version=version).get_add_actions())
+    except (DeltaError, OSError) as error:
+        if tries > 1:
+            # A collection may have shortened the log between its listing and its reading; the next listing begins at the checkpoint.
+            return _adds(folder, version, tries=tries - 1)
+        raise WarehouseDamaged(path=str(folder), reason=f"version {version} cannot be read ({str(error).partition(chr(10))[0]})") from error

@@ -60,7 +60,7 @@ class Seen:
     @property
     def given_s(self) -> float:
         """How stale the answer was, counted from when it was asked for."""
-        return self.receipt.given_s
+        return self.receipt.given_s or 0.0  # a writer's own answers always have one
 
     @property
     def rows_hot(self) -> int:
