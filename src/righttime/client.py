@@ -21,7 +21,7 @@ from righttime.catalyst.producer import Producer
 from righttime.changes.clock import Clock, SystemClock
 from righttime.changes.durations import Duration, duration_us
 from righttime.changes.schema import TableSchema, declare_table
-from righttime.errors import BadSource, BadTable, NotAWarehouse, ReceiptUnknown, TableExists, UnknownTable, WarehouseClosed
+from righttime.errors import BadSource, BadTable, NotAWarehouse, ReceiptForged, ReceiptUnknown, TableExists, UnknownTable, WarehouseClosed
 from righttime.ledger.receipts import Receipt, Verification
 from righttime.ledger.sqlite import Loss
 from righttime.query import dbapi
@@ -35,6 +35,7 @@ from righttime.status import Status, status_of
 from righttime.warehouse.store import Collected
 
 PathText = str | PathLike[str]
+_ODD_IN_PATHS = frozenset("[]{}*?\\%\n\r")
 
 
 def open(path: PathText, *, create: bool = True, read_only: bool = False, clock: Clock | None = None, **settings: Any) -> "Warehouse":
@@ -64,7 +65,11 @@ def _folder(path: PathText) -> Path:
         raise NotAWarehouse(path=text, reason="this version opens folders; services and PostgreSQL warehouses come later")
     if not text:
         raise NotAWarehouse(path="''", reason="the path is empty")
-    return Path(text).expanduser().resolve()
+    folder = Path(text).expanduser().resolve()
+    odd = sorted(set(str(folder)) & _ODD_IN_PATHS)
+    if odd:
+        raise NotAWarehouse(path=str(folder), reason=f"its path contains {' '.join(map(repr, odd))}, which Spark or Delta readers take for a pattern or a code")
+    return folder
 
 
 class Warehouse:
@@ -230,6 +235,8 @@ class Warehouse:
     def verify(self, receipt: Receipt | str) -> Verification:
         """Verify a receipt that somebody handed over, as an object or as JSON; a changed one raises `ReceiptForged`."""
         with self._engine.reading() as parts:
+            if not isinstance(receipt, Receipt | str):
+                raise ReceiptForged(receipt=repr(receipt)[:80], reason="it is no receipt")
             return parts.verifier.verify(Receipt.from_json(receipt) if isinstance(receipt, str) else receipt)
 
     # -- care --------------------------------------------------------------------------------------------------------

@@ -297,7 +297,7 @@ def test_reading_works_while_another_process_writes(spark_terminal: Terminal, tm
         writer.stdin.close()
 
     assert f"open for writing in process {writer.pid}" in status.out
-    assert (strict.code, strict.err.split(" ")[1]) == (1, "[freshness.unavailable]")
+    assert (strict.code, strict.err.split(" ")[1]) == (1, "[freshness.unknown]")
     assert json.loads(late.out) == [{"n": 5}]
     assert " LATE, " in late.err
     assert (chore.code, chore.err.split(" ")[1]) == (1, "[warehouse.locked]")

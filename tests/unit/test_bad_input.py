@@ -213,7 +213,9 @@ def test_a_name_is_taken_once(wh: rt.Warehouse) -> None:
 
 def test_a_folder_that_is_no_warehouse_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
-    for path in (tmp_path, tmp_path / "letter.txt", "postgresql://host/db", ""):
+    odd = [tmp_path / name for name in ("a[1]", "a*", "a?", "a%20b", "a{b}", "a\nb")]
+    paths: list[str | Path] = [tmp_path, tmp_path / "letter.txt", "postgresql://host/db", "", *odd]
+    for path in paths:
         with pytest.raises(NotAWarehouse):
             rt.open(path)
     with pytest.raises(NotAWarehouse):
@@ -292,3 +294,77 @@ def test_wrong_kinds_of_arguments_are_coded_errors_too(wh: rt.Warehouse) -> None
         with pytest.raises(RightTimeError) as caught:
             call()
         assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("ddl", "column"),
+    [
+        ("BOOLEAN", pa.array([5])),
+        ("FLOAT", pa.array([1e300])),
+        ("DECIMAL(10,2)", pa.array([1.239])),
+        ("DATE", pa.array([datetime(2024, 1, 1, 5)])),
+        ("INT", pa.array(["1"])),
+        ("INT", pa.array([1.0])),
+        ("STRING", pa.array([1])),
+        ("TIMESTAMP", pa.array([5])),
+        ("ARRAY<INT>", pa.array([[1.5]])),
+        ("STRUCT<x: INT>", pa.array([{"x": 1, "y": 2}])),
+    ],
+)
+def test_no_arrow_column_is_cut_to_fit(wh: rt.Warehouse, ddl: str, column: pa.Array) -> None:
+    wh.create_table("one", f"v {ddl}")
+    with wh.producer() as load, pytest.raises(RightTimeError) as caught:
+        load.insert_arrow("one", pa.table({"v": column}))
+    assert caught.value.code == "value.type"
+
+
+@pytest.mark.parametrize(
+    ("ddl", "column"),
+    [
+        ("BIGINT", pa.array([1], pa.int8())),
+        ("INT", pa.array([1], pa.uint64())),
+        ("DOUBLE", pa.array([1.5], pa.float32())),
+        ("DOUBLE", pa.array([1])),
+        ("DECIMAL(10,2)", pa.array([Decimal("1.2")])),
+        ("STRING", pa.array(["x"], pa.large_string())),
+        ("STRING", pa.array(["x"]).dictionary_encode()),
+        ("BINARY", pa.array([b"x"], pa.large_binary())),
+        ("TIMESTAMP", pa.array([datetime(2024, 1, 1)], pa.timestamp("ms"))),
+        ("ARRAY<BIGINT>", pa.array([[1]], pa.large_list(pa.int32()))),
+        ("STRING", pa.nulls(1)),
+    ],
+)
+def test_arrow_columns_are_cast_where_nothing_is_lost(wh: rt.Warehouse, ddl: str, column: pa.Array) -> None:
+    wh.create_table("one", f"v {ddl}")
+    with wh.producer() as load:
+        load.insert_arrow("one", pa.table({"v": column}))
+    assert wh.read("one").arrow()["v"].null_count == column.null_count
+
+
+def test_a_damaged_table_is_an_error_and_never_an_answer(tmp_path: Path) -> None:
+    """A data file that is gone or flipped, a log entry that lost its line: coded, and a receipt falls back to the ledger."""
+    with rt.open(tmp_path / "w") as wh:
+        wh.create_table("sale", "sku INT, note STRING")
+        with wh.producer() as load:
+            load.insert_many("sale", [(number, f"note {number}") for number in range(5000)])
+            load.commit(materialize=True)
+        receipt = wh.read("sale").receipt
+        (file,) = (tmp_path / "w" / "tables" / "sale").glob("*.parquet")
+        content = file.read_bytes()
+        file.write_bytes(content[:2000] + bytes([content[2000] ^ 1]) + content[2001:])
+        with pytest.raises(RightTimeError) as flipped:
+            wh.read("sale")
+        file.unlink()
+        with pytest.raises(RightTimeError) as gone:
+            wh.read("sale")
+        assert (flipped.value.code, gone.value.code) == ("warehouse.damaged", "warehouse.damaged")
+        assert receipt.verify().method == "ledger"
+        file.write_bytes(content)
+        assert receipt.verify().method == "rerun"
+        with pytest.raises(RightTimeError):
+            wh.verify(None)  # type: ignore[arg-type]
+    entry = tmp_path / "w" / "tables" / "sale" / "_delta_log" / f"{1:020d}.json"
+    entry.write_text("\n".join(line for line in entry.read_text().splitlines() if '"add"' not in line) + "\n")
+    with rt.open(tmp_path / "w") as wh, pytest.raises(RightTimeError) as caught:
+        wh.read("sale")
+    assert caught.value.code == "warehouse.damaged"

@@ -5,7 +5,7 @@ Out: memory tables, sources and the sequence of row ids as they were at that sta
 Promise: what the ledger does not know is gone afterwards, on disk as in memory; running it twice changes nothing more.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from righttime.catalyst.head import SourceHistory
@@ -95,17 +95,27 @@ def _replay(catalyst: Catalyst, entry: LogEntry) -> int:
     memory = catalyst.tables[entry.table]
     lane = memory.lane(entry.source)
     if entry.runs and entry.last_id > lane.stored_id:
-        batch = entry.rows.combine_chunks().to_batches()[0]
-        offsets, before = [], 0
-        for _, rows in entry.runs:
-            offsets.append(before)
-            before += rows
-        lane.pieces.append(Piece(Chunk(batch), [first for first, _ in entry.runs], offsets))
-        memory.bytes_memory += lane.pieces[-1].content.nbytes
+        start = 0
+        # Usually one batch; text of more than 2 GiB does not fit into one.
+        for batch in entry.rows.combine_chunks().to_batches():
+            runs = list(_cut(entry.runs, start, start + batch.num_rows))
+            lane.pieces.append(Piece(Chunk(batch), [first for first, _, _ in runs], [offset for _, _, offset in runs]))
+            memory.bytes_memory += lane.pieces[-1].content.nbytes
+            start += batch.num_rows
     for time_us, row_id in entry.times:
         if time_us > lane.times.newest_us and row_id >= lane.times.committed_id:
             lane.times.add(time_us, row_id)
     return sum(rows for _, rows in entry.runs)
+
+
+def _cut(runs: Sequence[tuple[int, int]], start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (first id, rows, offset from start) of the runs that rows start..stop-1 cover."""
+    before = 0
+    for first_id, rows in runs:
+        low, high = max(before, start), min(before + rows, stop)
+        if low < high:
+            yield first_id + low - before, high - low, low - start
+        before += rows
 
 
 def _seal_times(memory: MemoryTable, found: TableState, positions: Mapping[str, Commit]) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from righttime.changes.fits import fits, inner_nulls, plain_classes
+from righttime.changes.fits import castable, fits, inner_nulls, plain_classes
 from righttime.changes.rows import Chunk, Row
 from righttime.changes.schema import TableSchema
 from righttime.changes.types import text_length_max
@@ -103,10 +103,13 @@ class RowEncoder:
         if column is None:
             column = pa.chunked_array([pa.nulls(rows, field.type)])
         elif column.type != field.type:
+            given = column
             try:
-                column = column.cast(field.type, safe=True)
+                column = given.cast(field.type, safe=True) if castable(given.type, field.type) else None
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise WrongType(table=self.table.name, column=field.name, value=f"a column of {column.type} ({error})", expected=str(field.type)) from error
+                raise WrongType(table=self.table.name, column=field.name, value=f"a column of {given.type} ({error})", expected=str(field.type)) from error
+            if column is None or (field.type == pa.float32() and _infinities(column) != _infinities(given)):
+                raise WrongType(table=self.table.name, column=field.name, value=f"a column of {given.type}", expected=f"{field.type} without loss")
         self._refuse_nulls(field, column.null_count)
         self._refuse_texts(field, column)
         if any(inner_nulls(chunk) for chunk in column.chunks):
@@ -214,6 +217,10 @@ def _value_check(field: pa.Field, *, partition: bool) -> Callable[[Any], bool] |
     if pa.types.is_timestamp(kind):
         return lambda value: value.tzinfo is None
     return None
+
+
+def _infinities(column: pa.ChunkedArray) -> int:
+    return int(pc.sum(pc.is_inf(column)).as_py() or 0) if pa.types.is_floating(column.type) else 0
 
 
 def _shown(value: Any) -> str:

@@ -56,6 +56,47 @@ def fits(kind: pa.DataType, value: Any) -> bool:
     return _fits_leaf(kind, value)
 
 
+def castable(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Tell whether Arrow's checked cast between the two types loses nothing; it would turn 5 into true, 1.239 into 1.24 and a time into its date."""
+    if given == wanted or pa.types.is_null(given):
+        return True
+    if pa.types.is_dictionary(given):
+        return castable(given.value_type, wanted)
+    if pa.types.is_struct(given) and pa.types.is_struct(wanted):
+        names = {field.name: field.type for field in wanted}
+        return all(field.name in names and castable(field.type, names[field.name]) for field in given)
+    if pa.types.is_map(given) and pa.types.is_map(wanted):
+        return castable(given.key_type, wanted.key_type) and castable(given.item_type, wanted.item_type)
+    if pa.types.is_list(wanted):
+        is_list = pa.types.is_list(given) or pa.types.is_large_list(given) or pa.types.is_fixed_size_list(given)
+        return bool(is_list) and castable(given.value_type, wanted.value_type)
+    return any(is_given(given) and is_wanted(wanted) for is_given, is_wanted in _CASTS)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind) or pa.types.is_binary_view(kind))
+
+
+def _is_exact(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
+
+
+_Kind = Callable[[pa.DataType], bool]
+_CASTS: tuple[tuple[_Kind, _Kind], ...] = (
+    (_is_exact, _is_exact),
+    (pa.types.is_integer, pa.types.is_floating),
+    (pa.types.is_floating, pa.types.is_floating),
+    (_is_text, pa.types.is_string),
+    (_is_bytes, pa.types.is_binary),
+    (pa.types.is_date, pa.types.is_date),
+    (pa.types.is_timestamp, pa.types.is_timestamp),
+)
+
+
 def inner_nulls(column: pa.Array) -> bool:
     """Tell whether a struct or list column holds a null where its inner fields allow none."""
     kind = column.type

@@ -160,6 +160,8 @@ def _session_conf(settings: Settings, *, folder: Path) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.driver.memory": f"{_memory_gib()}g",
+        # Our files carry checksums of their pages; a flipped bit is an error, not an answer.
+        "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')} -Dderby.system.home={folder}",
         # Each thread of these pools keeps the session alive that it was first used by, 0.4 MB; the default is 1,024 threads each.
         "spark.sql.shuffleExchange.maxThreadThreshold": str(2 * settings.queries_max),

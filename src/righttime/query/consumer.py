@@ -98,7 +98,7 @@ class Consumer:
 
     def _chosen(self, schema: TableSchema, columns: Sequence[str] | None) -> list[str]:
         known = {name.lower(): name for name in schema.columns.names}
-        if isinstance(columns, str):
+        if isinstance(columns, str) or (columns is not None and not columns):
             raise UnknownColumn(table=schema.name, column=columns, known=f"given as a list of {', '.join(schema.columns.names)}")
         for column in columns or ():
             if column.lower() not in known:
@@ -127,19 +127,20 @@ class Consumer:
         """Run the query of a receipt again, a plain read without Spark."""
         plain = _PLAIN_READ.fullmatch(text)
         if plain is not None and (name := plain["whole"] or plain["part"]) in tables:
-            rows = self._snapshots.rows(tables[name])
-            return rows if plain["whole"] else rows.select([column[1:-1] for column in plain["columns"].split(", ")])
+            columns = tables[name].schema.columns.names if plain["whole"] else [column[1:-1] for column in plain["columns"].split(", ")]
+            if set(columns) <= set(tables[name].schema.columns.names):
+                return self._snapshots.rows(tables[name]).select(columns)
         return self.run(text, self.plan(read_statement(text)), tables, parameters)
 
     def run(self, text: str, plan: "Plan", tables: Mapping[str, TableSnapshot], parameters: Sequence[Any]) -> pa.Table:
         """Run a query on Spark over exactly these tables and collect it."""
         kept = []
         child = self._spark.child()
-        for name, table in tables.items():
-            files, images = self._snapshots.files(table)
-            kept.append(images)
-            self._spark.relation(child, table.schema.columns, files).createOrReplaceTempView(name)
         with translated(plan.tables):
+            for name, table in tables.items():
+                files, images = self._snapshots.files(table)
+                kept.append(images)
+                self._spark.relation(child, table.schema.columns, files).createOrReplaceTempView(name)
             for name, view in plan.views.items():
                 child.sql(view).createOrReplaceTempView(name)
             rows: pa.Table = child.sql(text, args=list(parameters) or None).toArrow()

@@ -21,12 +21,14 @@ from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.table import Slice
 from righttime.changes.rows import table_of
 from righttime.changes.schema import TableSchema
-from righttime.errors import LeaseExpired
+from righttime.errors import LeaseExpired, WarehouseDamaged
 from righttime.ledger.pins import PinTable
 from righttime.ledger.receipts import HotInterval, TableReceipt
 from righttime.query.contract import Contract
 from righttime.settings import Settings
 from righttime.warehouse.store import Store
+
+_CHECKED_PARQUET = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class Snapshots:
                     look = catalyst.look(tables, accuracy, own=own.source if own else None)
                     lease, lanes, ticket = catalyst.register(look, accuracy, ticket=ticket)
                     if lease is not None:
-                        pin = self._pin(look)
+                        pin = self._pin(look, lease)
                         break
         finally:
             catalyst.abandon(ticket)
@@ -130,17 +132,25 @@ class Snapshots:
         """Return one list of Parquet files that is exactly this table at the cut, and the images that must be kept meanwhile."""
         images = self._images.files(table.schema, table.lanes) if any(table.lanes.values()) else []
         own = [self._images.image_of(table.schema, table.own.chunks)] if table.own.chunks else []
-        stored = [*self._store.files(table.schema, table.version), *(self._store.path_of(table.schema, file) for file in table.own.files)]
-        return [*stored, *(segment.path for segment in (*images, *own))], [*images, *own]
+        return [*self._stored(table), *(segment.path for segment in (*images, *own))], [*images, *own]
 
     def rows(self, table: TableSnapshot) -> pa.Table:
         """Return this table at the cut as Arrow, without Spark."""
-        columns = table.schema.columns
-        stored = [*self._store.files(table.schema, table.version), *(self._store.path_of(table.schema, file) for file in table.own.files)]
-        parts = [ds.dataset(stored, schema=columns, format="parquet").to_table()] if stored else []
+        columns, stored = table.schema.columns, self._stored(table)
+        try:
+            parts = [ds.dataset(stored, schema=columns, format=_CHECKED_PARQUET).to_table()] if stored else []
+        except (OSError, pa.ArrowException, UnicodeError) as error:
+            raise WarehouseDamaged(path=table.schema.name, reason=f"a data file of version {table.version} cannot be read ({error})") from error
         parts.extend(rows_of(slices, columns) for slices in table.lanes.values() if slices)
         parts.append(table_of(table.own.chunks, columns))
         return pa.concat_tables(parts)
+
+    def _stored(self, table: TableSnapshot) -> list[str]:
+        """Return the stored files, after a look whether the table's log still says what the ledger knows."""
+        rows = self._store.row_count(table.schema, table.version)
+        if rows != table.rows_stored:
+            raise WarehouseDamaged(path=table.schema.name, reason=f"version {table.version} has {rows} rows, and the ledger knows {table.rows_stored}")
+        return [*self._store.files(table.schema, table.version), *(self._store.path_of(table.schema, file) for file in table.own.files)]
 
     def _accuracy(self, tables: Sequence[str], contract: Contract, *, asked_us: int, deadline_s: float) -> Accuracy:
         wanted_us = min(contract.as_of_us, asked_us) if contract.as_of_us is not None else asked_us - contract.freshness_us
@@ -148,9 +158,13 @@ class Snapshots:
             wanted_us, tables, deadline_s=deadline_s, exact=contract.as_of_us is not None, accept_late=contract.on_late == "answer"
         )
 
-    def _pin(self, look: Look) -> int:
+    def _pin(self, look: Look, lease: Lease) -> int:
         now_s = self._catalyst.clock.monotonic_s()
-        return self._pins.pin(look.state, versions=look.versions, expires_s=now_s + self._settings.lease_ttl_s, now_s=now_s)
+        try:
+            return self._pins.pin(look.state, versions=look.versions, expires_s=now_s + self._settings.lease_ttl_s, now_s=now_s)
+        except BaseException:
+            self._catalyst.release(lease)
+            raise
 
     def _tables(self, names: Sequence[str], look: Look, lanes: Mapping[LaneKey, Sequence[Slice]], own: OwnRows | None) -> dict[str, TableSnapshot]:
         return {

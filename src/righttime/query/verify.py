@@ -41,7 +41,9 @@ class Verifier:
                 return self._by_ledger(receipt, f"it could not be run again ({error.code})")
         if rows.num_rows == receipt.rows and digests_agree(answer_digest(rows), receipt.digest):
             return Verification(True, "rerun", f"the query gives the same {receipt.rows} rows at state {receipt.state}")
-        volatile = read_statement(receipt.query).volatile
+        statement = read_statement(receipt.query)
+        views = self._consumer.plan(statement).views.values()
+        volatile = sorted({*statement.volatile, *(word for view in views for word in read_statement(view).volatile)})
         if volatile:
             return self._by_ledger(receipt, f"its answer may differ from run to run ({', '.join(volatile)})")
         return Verification(False, "rerun", f"the query gives other rows at state {receipt.state}: {rows.num_rows} now, {receipt.rows} then")

@@ -69,7 +69,13 @@ class TableFiles:
     def _write_one(self, rows: pa.Table, partition: Mapping[str, str | None]) -> DataFile:
         sink = pa.BufferOutputStream()
         # Measured fastest that still compresses: zstd without dictionaries; types need no Arrow schema in the footer.
-        options = {"compression": "zstd", "use_dictionary": False, "store_schema": False, "write_statistics": self._with_statistics(rows)}
+        options = {
+            "compression": "zstd",
+            "use_dictionary": False,
+            "store_schema": False,
+            "write_page_checksum": True,
+            "write_statistics": self._with_statistics(rows),
+        }
         with pq.ParquetWriter(sink, rows.schema, **options) as writer:
             writer.write_table(rows, row_group_size=max(1, rows.num_rows))
         content = sink.getvalue()
