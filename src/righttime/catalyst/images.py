@@ -28,6 +28,7 @@ from righttime.telemetry import get_log
 _SHARED_MEMORY = Path("/dev/shm")
 _SPILL_FOLDER = "spill"
 _BATCH_ROWS = 1 << 20
+_ROW_GROUP_ROWS = 1 << 17  # Spark shares a file among its cores by row groups
 
 log = get_log("images")
 
@@ -164,7 +165,7 @@ class Images:
         path = (self._memory if in_memory else self._spill) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            pq.write_table(rows, path, compression="none", use_dictionary=False, write_statistics=False)
+            pq.write_table(rows, path, row_group_size=_ROW_GROUP_ROWS, compression="none", use_dictionary=False, write_statistics=False)
         except BaseException:
             _unlink(str(path))
             raise
