@@ -37,6 +37,7 @@ from righttime.pipeline.translate import quiet
 from righttime.query.consumer import Consumer
 from righttime.query.snapshot import Snapshots
 from righttime.query.verify import Verifier
+from righttime.roster import write_roster
 from righttime.settings import Settings
 from righttime.telemetry import get_log
 from righttime.warehouse.lakehouse import Lakehouse
@@ -78,6 +79,8 @@ class Engine:
         self.pins = PinTable(pins_max=_PINS_MAX)
         self.declarations = threading.RLock()
         self.producers: list[Producer] = []
+        self._rosters = threading.Lock()
+        write_roster(folder, {})
         self.spark = SparkOwner(settings)
         self.snapshots = Snapshots(self.catalyst, self.images, self.store, self.pins, schemas=self.schemas, settings=settings)
         self.consumer = Consumer(self.snapshots, ledger, self.spark, schemas=self.schemas, views=self.views, settings=settings)
@@ -95,6 +98,7 @@ class Engine:
             read_files=self._read_files,
             drop_files=self.store.discard,
             own_query=self.consumer.sql,
+            producers_changed=self._write_roster,
         )
         log.info("warehouse.opened", path=str(folder), state=self.recovered.state.number, replayed=self.recovered.rows_replayed)
 
@@ -126,7 +130,14 @@ class Engine:
         """Open a producer; the engine closes it at the latest, so that a program's end loses nothing it has committed."""
         producer = Producer(source, policy=policy, loading=self.loading)
         self.producers = [*(known for known in self.producers if not known.closed), producer]
+        self._write_roster()
         return producer
+
+    def _write_roster(self) -> None:
+        with self._rosters:  # two that change at once must not write the older list last
+            with self.catalyst.lock:
+                policies = {source: link.policy for source, link in self.catalyst.links.items()}
+            write_roster(self.folder, policies)
 
     def free_source(self) -> str:
         """Return a name for a producer that was given none; names are used again, so that sources do not pile up."""

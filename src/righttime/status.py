@@ -10,7 +10,9 @@ from pathlib import Path
 
 from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.table import MemoryTable
+from righttime.changes.position import START
 from righttime.reading import Parts
+from righttime.roster import read_roster
 from righttime.service import Engine
 from righttime.settings import Settings
 
@@ -30,13 +32,15 @@ class TableStatus:
 
 @dataclass(frozen=True, slots=True)
 class ProducerStatus:
-    """One open producer; `waiting_s` is the age of its oldest unflushed commit."""
+    """One open producer; `waiting_s` is the age of its oldest unflushed commit. Of one `elsewhere`, in another process, only the source,
+    the policy and the last durable commit are known."""
 
     source: str
     policy: str
     last_commit: int
     rows_unflushed: int
     waiting_s: float
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ def status_of(parts: Engine | Parts, *, folder: Path, settings: Settings) -> Sta
             state=catalyst.head.number,
             state_durable=parts.state.number,
             tables=tuple(_table(table, now_us) for _, table in sorted(catalyst.tables.items())),
-            producers=_producers(catalyst, now_us),
+            producers=_producers(catalyst, now_us) or _elsewhere(parts, folder),
             rows_unsafe=sum(history.rows - parts.state.rows.get(source, 0) for source, history in catalyst.head.sources.items()),
             log_bytes=parts.wal.bytes_held(),
             log_bytes_max=settings.log_bytes_max,
@@ -89,6 +93,13 @@ def _table(table: MemoryTable, now_us: int) -> TableStatus:
     return TableStatus(
         table.name, table.version, table.rows_stored, rows_hot, table.bytes_memory, table.bytes_spilled, max(now_us - min(oldest), 0) / 1e6 if oldest else 0.0
     )
+
+
+def _elsewhere(parts: Engine | Parts, folder: Path) -> tuple[ProducerStatus, ...]:
+    if isinstance(parts, Engine):
+        return ()
+    positions = parts.state.positions
+    return tuple(ProducerStatus(source, policy, positions.get(source, START).number, 0, 0.0, True) for source, policy in sorted(read_roster(folder).items()))
 
 
 def _producers(catalyst: Catalyst, now_us: int) -> tuple[ProducerStatus, ...]:

@@ -69,6 +69,7 @@ def test_a_second_writing_process_is_refused_and_a_reader_sees_the_newest_durabl
             writer.expect("stored")
             assert sorted(reader.read("sale", on_late="answer").rows()) == [(1, 1), (2, 2)]
             assert reader.status().tables[0].rows_stored == 2
+            assert [(found.source, found.policy, found.elsewhere) for found in reader.status().producers] == [("other", "Immediate()", True)]
             for refused in (reader.producer, reader.materialize, reader.gc, lambda: reader.create_table("x", "a INT")):
                 with pytest.raises(WarehouseReadOnly):
                     refused()
@@ -76,6 +77,7 @@ def test_a_second_writing_process_is_refused_and_a_reader_sees_the_newest_durabl
         writer.kill()
     with rt.open(tmp_path, read_only=True) as reader:
         assert len(reader.read("sale")) == 2
+        assert reader.status().producers == ()
     with rt.open(tmp_path) as wh:
         assert len(wh.read("sale")) == 2
 

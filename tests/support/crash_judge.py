@@ -253,7 +253,14 @@ class Judge:
             found = {path.name for path in folder.iterdir()} - {"_delta_log", "_staging"}
             assert found == used, f"{table}: left over {sorted(found - used)}, missing {sorted(used - found)}"
             assert not [*folder.glob("_delta_log/*.tmp")]
-        assert {path.name for path in self.folder.iterdir() if not path.name.startswith("ledger.db")} <= {"writer.lock", "trace.bin", "log", "spill", "tables"}
+        assert {path.name for path in self.folder.iterdir() if not path.name.startswith("ledger.db")} <= {
+            "writer.lock",
+            "trace.bin",
+            "log",
+            "spill",
+            "tables",
+            "producers.json",
+        }
         assert not [*(self.folder / "log").iterdir()], "everything is stored, and the log is not empty"
 
 

@@ -62,6 +62,7 @@ class Loading:
     read_files: Callable[[TableSchema, Sequence[DataFile]], pa.Table]
     drop_files: Callable[[TableSchema, Sequence[DataFile]], None]
     own_query: Callable[..., Any]
+    producers_changed: Callable[[], None]
 
 
 class Producer:
@@ -324,6 +325,7 @@ class Producer:
             self._buffers.clear()
             self._with.catalyst.close_link(self._link)
         self._listener.join()
+        self._with.producers_changed()
 
     @property
     def closed(self) -> bool:

@@ -61,7 +61,8 @@ def producers_of(found: Status) -> Table:
     shown = plain_table("producer", "policy", "commits", "rows held back", "for", right=("commits", "rows held back", "for"))
     for producer in found.producers:
         held = seconds(producer.waiting_s) if producer.rows_unflushed else "-"
-        shown.add_row(plain(producer.source), plain(producer.policy), f"{producer.last_commit:,}", f"{producer.rows_unflushed:,}", held)
+        rows = "unknown here" if producer.elsewhere else f"{producer.rows_unflushed:,}"
+        shown.add_row(plain(producer.source), plain(producer.policy), f"{producer.last_commit:,}", rows, held)
     return shown
 
 
