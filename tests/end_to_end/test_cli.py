@@ -321,3 +321,25 @@ def test_a_reader_that_has_seen_enough_is_no_error_message(shop: Path) -> None:
         errors = process.stderr.read()
 
     assert errors == ""
+
+
+def test_the_first_command_after_a_crash_names_what_was_lost(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Opening finds the loss, so whoever opens first is told; the next one is not told again, and `status` keeps the count."""
+    program = f"""
+import os, righttime as rt
+wh = rt.open({str(tmp_path / "w")!r})
+wh.create_table("sale", "sku INT")
+load = wh.producer(name="till")
+for number in range(3):
+    load.insert("sale", (number,))
+    load.commit(durability="log" if number == 0 else "memory")
+os.kill(os.getpid(), 9)
+"""
+    subprocess.run([sys.executable, "-c", program], check=False)
+    terminal = Terminal(capsys)
+
+    first, second = terminal("gc", "-w", tmp_path / "w"), terminal("gc", "-w", tmp_path / "w")
+
+    assert "commits 2 to 3 of source 'till', 2 rows" in first.err
+    assert second.err == ""
+    assert json.loads(terminal("status", "-w", tmp_path / "w", "--json").out)["commits_lost"] == 2

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from righttime.changes.clock import SystemClock
+from righttime.cli.console import err
 from righttime.client import Warehouse, open
 
 WarehousePath = Annotated[
@@ -23,5 +25,11 @@ def reader(path: str) -> Warehouse:
 
 
 def writer(path: str) -> Warehouse:
-    """Open an existing warehouse to change it."""
-    return open(path, create=False)
+    """Open an existing warehouse to change it; say what a crash before this has cost, since opening is what finds it."""
+    begun_us = SystemClock().now_us()
+    warehouse = open(path, create=False)
+    for loss in warehouse.losses():
+        if loss.found_us >= begun_us:
+            commits = f"commit {loss.first}" if loss.first == loss.last else f"commits {loss.first} to {loss.last}"
+            err().print(f"Lost in a crash, being in memory only: {commits} of source {loss.source!r}, {loss.rows:,} rows.", markup=False)
+    return warehouse

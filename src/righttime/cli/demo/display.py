@@ -126,7 +126,7 @@ def plain_line(stage: Stage, *, elapsed_s: float, phase: str) -> str:
     answers = stage.answers
     rows = ", ".join(f"{name} {book.rows:,} rows" for name, book in stage.books.items())
     good = sum(seen.verification.ok for seen in answers)
-    return f"{elapsed_s:5.1f} s  {phase}: {rows}; {len(answers)} answers, {good} receipts verified"
+    return f"{elapsed_s:5.1f} s  {phase}: {rows}; answers {len(answers)}, receipts verified {good}"
 
 
 def closing(result: Result, *, width: int) -> Group:
