@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 import righttime as rt
 from righttime.catalyst.producer import OwnRows, Producer
@@ -545,9 +545,6 @@ class Machine(RuleBasedStateMachine):
 
 
 def run(examples: int) -> None:
-    pytest.importorskip("hypothesis")
-    from hypothesis.stateful import run_state_machine_as_test
-
     run_state_machine_as_test(
         Machine, settings=settings(max_examples=examples, stateful_step_count=STEPS, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
     )
