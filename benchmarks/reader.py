@@ -49,16 +49,17 @@ def run() -> list[Figure]:
 def _load(rows: list[Row], *, reading: bool) -> tuple[float, float]:
     """Return rows per second of wall clock and of the producer thread's CPU."""
     with warehouse() as wh:
-        stop = threading.Event()
+        stop, reading_now = threading.Event(), threading.Event()
 
         def read() -> None:
             while not stop.is_set():
                 wh.sql(QUERY)
+                reading_now.set()
 
         reader = threading.Thread(target=read)
         if reading:
             reader.start()
-            time.sleep(0.2)
+            assert reading_now.wait(timeout=60)
         load = wh.producer(name="bench")
         begun_s, begun_cpu_s = time.perf_counter(), time.thread_time()
         for _ in range(PASSES):
