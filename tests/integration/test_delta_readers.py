@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -216,6 +217,34 @@ def test_a_checkpoint_reads_the_same_for_every_reader(tmp_path: Path, lake: Lake
     check(duck, tmp_path, Lakehouse(tmp_path / "tables", settings=load_settings()), table, version - 1, rows[:4])
     assert DeltaTable(f"{tmp_path}/tables/cp").transaction_version("righttime") == version - 1
     assert not list((tmp_path / "tables" / "cp" / "_staging").iterdir())
+
+
+def without(lake: Lakehouse, table: TableSchema, version: int, ids: list[int], *, new: list[Row]) -> int:
+    """Take rows out by their id and add others in the same commit."""
+    gone = {part.unit: part.positions[np.isin(part.rows.column("id").to_numpy(), ids)] for part in lake.scan(table, version, ["id"])}
+    removal = lake.remove(table, version, gone, batch_id=f"r{version}")
+    files = [*removal.files, *lake.write_files(table, pa.Table.from_pylist(new, schema=table.columns), batch_id=f"r{version}")]
+    return lake.commit(table, files, version=version, batch_id=f"r{version}", batch_number=version, removed=removal.units)
+
+
+def test_removed_rows_are_gone_for_every_reader_and_back_after_an_undo(tmp_path: Path, lake: Lakehouse, duck: duckdb.DuckDBPyConnection) -> None:
+    """Updates, deletes, a recovery and a checkpoint over them: each version has its own rows in delta-rs, DuckDB and here."""
+    table = declare_table("changed", ALL_TYPES.columns, keys=["id"], partition_by=["day"])
+    rows = [{**FULL_ROW, "id": 1}, {**EMPTY_ROW, "id": 2}, {**NAN_ROW, "id": 3}, {**FULL_ROW, "id": 4}]
+    first = add(lake, table, lake.create(table), rows)
+    second = without(lake, table, first, [1, 3], new=[{**EMPTY_ROW, "id": 1, "name": "new"}])
+    third = without(lake, table, second, [1, 2, 4], new=[])
+    now = Lakehouse(tmp_path / "tables", settings=load_settings()).undo(table, version=second)
+    lake.checkpoint(table, now)
+    later = without(lake, table, now, [2], new=[{**NAN_ROW, "id": 5}])
+
+    second_rows = [rows[1], rows[3], {**EMPTY_ROW, "id": 1, "name": "new"}]
+    contents = {first: rows, second: second_rows, third: [], now: second_rows, later: [*second_rows[1:], {**NAN_ROW, "id": 5}]}
+    for version, content in contents.items():
+        check(duck, tmp_path, lake, table, version, content)
+    assert lake.collect(table, versions=[now], grace_s=0, now_s=time.time()).files
+    for version in (now, later):
+        check(duck, tmp_path, Lakehouse(tmp_path / "tables", settings=load_settings()), table, version, contents[version])
 
 
 def test_filters_that_skip_files_lose_no_rows(tmp_path: Path, lake: Lakehouse, duck: duckdb.DuckDBPyConnection) -> None:

@@ -107,15 +107,17 @@ def test_a_relation_of_no_files_has_the_columns_and_no_rows(spark_owner: SparkOw
     assert relation.count() == 0
 
 
-@pytest.mark.parametrize("name", ["plain", "with space", "brackets [1]", "star * and {a,b}", "percent %20", "ümläut", "colon a:b", "hash # question ?"])
+@pytest.mark.parametrize(
+    "name", ["plain", "with space", "brackets [1]", "star * and {a,b}", "percent %20", "ümläut", "colon a:b", "hash # question ?", "back\\\\slash"]
+)
 def test_a_folder_may_have_any_name(spark_owner: SparkOwner, tmp_path: Path, name: str) -> None:
-    """Paths are names, never patterns or addresses: for reading and for writing."""
-    stored = store(tmp_path / name, "a.parquet", [(1, 10, NOON)])
-    relation = spark_owner.relation(spark_owner.child(), SALE, [stored])
+    """Paths are names, never patterns or addresses: for reading, each file once, and for writing."""
+    stored = [store(tmp_path / name, f"{sku}.parquet", [(sku, 10, NOON)]) for sku in (1, 2, 3)]
+    relation = spark_owner.relation(spark_owner.child(), SALE, stored)
 
-    assert rows(relation) == [(1, 10, NOON)]
+    assert rows(relation) == [(1, 10, NOON), (2, 10, NOON), (3, 10, NOON)]
     spark_owner.write_parquet(relation, SALE, tmp_path / name / "new")
-    assert pq.read_table(tmp_path / name / "new").num_rows == 1
+    assert pq.read_table(tmp_path / name / "new").num_rows == 3
 
 
 def test_a_file_that_is_gone_is_an_error_and_not_an_empty_answer(spark_owner: SparkOwner, tmp_path: Path) -> None:

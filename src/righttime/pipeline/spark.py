@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from righttime.errors import BadSetting, NullNotAllowed, SqlFailed, UnknownColumn, WrongType
+from righttime.pipeline.hidden import Hidden, hidden_files, is_shown
 from righttime.pipeline.java import find_java
 from righttime.settings import Settings
 from righttime.telemetry import get_log
@@ -49,6 +51,10 @@ CHILD_CONF = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
 }
 MEMORY_GIB_MAX = 4
+
+# A folder's name may hold [ or *: these are names, not patterns. Escaped one by one, because with patterns switched off
+# (`__globPaths__`) Spark 4.3 reads the whole list once for every such path (SPARK-58518).
+_GLOB = re.compile(r"[{}\[\]*?\\]")
 
 _NULL_MARK = "righttime.null:"
 _NULL_COLUMN = re.compile(re.escape(_NULL_MARK) + r"(\w+)")
@@ -93,14 +99,17 @@ class SparkOwner:
             child.conf.set(name, value)
         return child
 
-    def relation(self, child: SparkSession, columns: pa.Schema, files: Sequence[str]) -> DataFrame:
-        """Return a fresh relation over exactly these Parquet files, read in one scan; no file gives no rows."""
-        # One string and one split: handing over a list costs a round trip to the JVM per file.
-        separated = "\n".join(f"file://{file}" if file.startswith("/") else file for file in files)
-        paths = _jvm(child).org.apache.commons.lang3.StringUtils.split(separated, "\n")
-        # A folder's name may hold [ or *: these are names, not patterns.
-        reader = child.read.schema(_all_nullable(columns)).option("__globPaths__", "false")
-        return DataFrame(reader._jreader.parquet(paths), child)
+    def relation(self, child: SparkSession, columns: pa.Schema, files: Sequence[str], *, hidden: Hidden | None = None) -> DataFrame:
+        """Return a fresh relation over exactly these Parquet files, without the rows at the positions in `hidden`, by file.
+
+        Read in one scan, and a second one over the files that have hidden rows; no file gives no rows.
+        """
+        touched = {file: hidden[file] for file in files if len(hidden.get(file, ()))} if hidden else {}
+        untouched = [file for file in files if file not in touched]
+        parts = [_scan(child, columns, untouched)] if untouched or not touched else []
+        for some in hidden_files(child, touched):
+            parts.append(_scan(child, columns, [file.path for file in some]).where(is_shown(child, some)))
+        return reduce(DataFrame.unionByName, parts)
 
     def write_parquet(self, df: DataFrame, columns: pa.Schema, folder: Path, *, table: str = "") -> None:
         """Let the executors write `df` into the new folder `folder`, its columns matched by name and cast as by an INSERT; raises as `insert` does."""
@@ -128,6 +137,13 @@ class SparkOwner:
             session.stop()
             _started_context = None
             log.info("spark.stopped")
+
+
+def _scan(child: SparkSession, columns: pa.Schema, files: Sequence[str]) -> DataFrame:
+    # One string and one split: handing over a list costs a round trip to the JVM per file.
+    separated = "\n".join(_GLOB.sub(r"\\\g<0>", f"file://{file}" if file.startswith("/") else file) for file in files)
+    paths = _jvm(child).org.apache.commons.lang3.StringUtils.split(separated, "\n")
+    return DataFrame(child.read.schema(_all_nullable(columns))._jreader.parquet(paths), child)
 
 
 def _start(settings: Settings) -> SparkSession:

@@ -127,12 +127,23 @@ def _contains_ntz(given: pa.DataType) -> bool:
     return bool(given == TIMESTAMP_NTZ)
 
 
-def append(files: Sequence[DataFile], *, batch_id: str, batch_number: int, time_us: int) -> list[Action]:
-    """Return the actions of a commit that adds files; the batch number lets other writers of ours see what is in."""
-    about = _about("WRITE", {"mode": "Append", "partitionBy": "[]"}, batch_id=batch_id, time_us=time_us)
-    about["commitInfo"]["isBlindAppend"] = True
+def change(files: Sequence[DataFile], *, removed: Iterable[Action] = (), batch_id: str, batch_number: int, time_us: int) -> list[Action]:
+    """Return the actions of a commit that adds files and takes out those whose add actions are `removed`.
+
+    The batch number lets other writers of ours see what is in.
+    """
+    removes = [{"remove": _remove(add, time_us=time_us)} for add in removed]
+    operation, parameters = _operation(files, removes)
+    about = _about(operation, parameters, batch_id=batch_id, time_us=time_us)
+    about["commitInfo"]["isBlindAppend"] = not removes
     taken = {"txn": {"appId": APP_ID, "version": batch_number, "lastUpdated": time_us // 1000}}
-    return [about, taken, *({"add": _add(file, time_us=time_us)} for file in files)]
+    return [about, taken, *removes, *({"add": _add(file, time_us=time_us)} for file in files)]
+
+
+def _operation(files: Sequence[DataFile], removes: Sequence[Action]) -> tuple[str, dict[str, str]]:
+    if not removes:
+        return "WRITE", {"mode": "Append", "partitionBy": "[]"}
+    return ("MERGE" if files else "DELETE"), {"predicate": "[]"}
 
 
 def _add(file: DataFile, *, time_us: int) -> Action:
@@ -146,10 +157,11 @@ def _add(file: DataFile, *, time_us: int) -> Action:
     }
 
 
-def reversal(adds: Iterable[Action], *, to_version: int, time_us: int) -> list[Action]:
-    """Return the actions of a commit that takes added files out again."""
+def reversal(added: Iterable[Action], removed: Iterable[Action], *, to_version: int, time_us: int) -> list[Action]:
+    """Return the actions of a commit that takes added files out again and brings removed ones back; both given by their add actions."""
     about = _about("RESTORE", {"version": str(to_version)}, batch_id=f"undo-{to_version}", time_us=time_us)
-    return [about, *({"remove": _remove(add, time_us=time_us)} for add in adds)]
+    removes = ({"remove": _remove(add, time_us=time_us)} for add in added)
+    return [about, *removes, *({"add": {**add, "dataChange": True}} for add in removed)]
 
 
 def _remove(add: Action, *, time_us: int) -> Action:
@@ -160,6 +172,7 @@ def _remove(add: Action, *, time_us: int) -> Action:
         "extendedFileMetadata": True,
         "partitionValues": add["partitionValues"],
         "size": add["size"],
+        "stats": add.get("stats"),
     }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,16 +18,18 @@ import pyarrow as pa
 from righttime.changes.clock import Clock, SystemClock
 from righttime.changes.faults import CrashPoint, reach
 from righttime.changes.schema import TableSchema
-from righttime.errors import BadTable, ForeignCommit, WarehouseDamaged
+from righttime.errors import BadTable, WarehouseDamaged
 from righttime.settings import Settings
 from righttime.warehouse.adopt import check_version
 from righttime.warehouse.checkpoint import write_checkpoint
-from righttime.warehouse.collect import STAGING_FOLDER, Needed, collect, files_of_versions
-from righttime.warehouse.delta_log import LOG_FOLDER, Action, DeltaLog, append, batch_id_of, creation, reversal
+from righttime.warehouse.collect import STAGING_FOLDER, collect
+from righttime.warehouse.delta_log import LOG_FOLDER, DeltaLog, batch_id_of, change, creation, reversal
 from righttime.warehouse.durable import coded_errors, sync_folder
-from righttime.warehouse.files import TableFiles
-from righttime.warehouse.snapshots import Snapshot, Snapshots
-from righttime.warehouse.store import Collected, DataFile, TableVersion
+from righttime.warehouse.handle import TableHandle
+from righttime.warehouse.removal import rewrite
+from righttime.warehouse.scan import rows_at, scan_files
+from righttime.warehouse.snapshots import Snapshot
+from righttime.warehouse.store import EVERYTHING, Collected, DataFile, Positions, Ranges, Removal, StoredRows, TableVersion
 
 
 class Lakehouse:
@@ -37,7 +39,7 @@ class Lakehouse:
         self._root = root.absolute()
         self._settings = settings
         self._clock = clock or SystemClock()
-        self._handles: dict[str, _Handle] = {}
+        self._handles: dict[str, TableHandle] = {}
         self._lock = threading.Lock()
 
     def create(self, table: TableSchema) -> int:
@@ -88,29 +90,52 @@ class Lakehouse:
         """Remove files that will not be committed."""
         self._handle(table).files.remove(files)
 
-    def commit(self, table: TableSchema, files: Sequence[DataFile], *, version: int, batch_id: str, batch_number: int) -> int:
+    def scan(self, table: TableSchema, version: int, columns: Sequence[str], *, ranges: Ranges = EVERYTHING) -> Iterator[StoredRows]:
+        """Yield rows file by file; a unit is a file's absolute path, a position the row's number in it. The version must be kept meanwhile."""
+        handle = self._handle(table)
+        chosen = pa.schema([table.columns.field(name) for name in columns])
+        return scan_files(handle.snapshots.get(version).files, chosen, handle.footers, ranges=ranges)
+
+    def fetch(self, table: TableSchema, version: int, unit: str, positions: Positions) -> pa.Table:
+        """Return whole rows of one file; costs as much as reading the row groups they are in."""
+        return rows_at(unit, table.columns, self._handle(table).footers, positions)
+
+    def check(self, table: TableSchema, version: int, places: Mapping[str, Positions]) -> None:
+        """Do nothing: rows do not move within a file."""
+
+    def remove(self, table: TableSchema, version: int, gone: Mapping[str, Positions], *, batch_id: str, changed: Collection[str] = ()) -> Removal:
+        """Write what is left of each file that loses rows to new synced files, safe from `collect` until committed or discarded."""
+        handle = self._handle(table)
+        handle.require_files(version, gone)
+        with coded_errors(handle.folder, step="remove rows", batch_id=batch_id):
+            removal = rewrite(handle.files, table.columns, handle.footers, gone)
+        reach(CrashPoint.FILES_WRITTEN)
+        return removal
+
+    def commit(self, table: TableSchema, files: Sequence[DataFile], *, version: int, batch_id: str, batch_number: int, removed: Sequence[str] = ()) -> int:
         """Make version + 1 durable; raise `ForeignCommit` if it exists, `CommitFailed` if it could not be written."""
         handle = self._handle(table)
         with handle.lock:
             if not handle.log.has(version):
                 raise WarehouseDamaged(path=str(handle.folder), reason=f"version {version}, which the ledger knows, is missing from the table's log")
-            actions = append(files, batch_id=batch_id, batch_number=batch_number, time_us=self._clock.now_us())
+            leaving = handle.additions(version, removed)
+            actions = change(files, removed=leaving.values(), batch_id=batch_id, batch_number=batch_number, time_us=self._clock.now_us())
             handle.put(version, version + 1, actions, batch_id=batch_id)
-            handle.remember_append(version, files)
+            handle.remember_change(version, files, leaving)
             handle.release(*(file.path for file in files))
         return version + 1
 
     def undo(self, table: TableSchema, *, version: int) -> int:
-        """Take newer commits of ours out again by one more commit; raise `ForeignCommit` if one is not ours."""
+        """Reverse newer commits of ours by one more commit; raise `ForeignCommit` if one is not ours."""
         handle = self._handle(table)
         with handle.lock:
             newest = handle.log.newest(at_least=version)
             if newest < version:
                 raise WarehouseDamaged(path=str(handle.folder), reason=f"its log ends at version {newest}, the ledger knows {version}")
-            added = handle.added_since(version, newest)
-            if newest == version or not added:
+            added, removed = handle.changed_since(version, newest)
+            if not added and not removed:
                 return newest
-            actions = reversal(added, to_version=version, time_us=self._clock.now_us())
+            actions = reversal(added, removed, to_version=version, time_us=self._clock.now_us())
             handle.put(newest, newest + 1, actions, batch_id=f"undo-{version}")
             known = handle.snapshots.peek(version)
             if known is not None:
@@ -161,92 +186,12 @@ class Lakehouse:
         finally:
             handle.release(scratch)
 
-    def _handle(self, table: TableSchema) -> _Handle:
+    def _handle(self, table: TableSchema) -> TableHandle:
         with self._lock:
             handle = self._handles.get(table.name)
             if handle is None:
-                handle = self._handles[table.name] = _Handle(table, self._root / table.name)
+                handle = self._handles[table.name] = TableHandle(table, self._root / table.name)
             return handle
-
-
-class _Handle:
-    """What one process knows of one table: its log, remembered snapshots, and names that are not committed yet."""
-
-    def __init__(self, table: TableSchema, folder: Path) -> None:
-        self.table = table
-        self.folder = folder
-        self.log = DeltaLog(folder)
-        self.snapshots = Snapshots(folder)
-        self.files = TableFiles(table, folder, reserve=self.reserve, release=self.release)
-        self.lock = threading.Lock()  # one commit at a time
-        self._reserved: set[str] = set()
-        self._reserved_lock = threading.Lock()
-        self._newest_seen: int | None = None
-
-    def reserve(self, name: str) -> None:
-        with self._reserved_lock:
-            self._reserved.add(f"{self.folder}/{name}")
-
-    def release(self, *names: str) -> None:
-        with self._reserved_lock:
-            self._reserved.difference_update(f"{self.folder}/{name}" for name in names)
-
-    def newest(self) -> int:
-        self._newest_seen = self.log.newest(at_least=self._newest_seen)
-        return self._newest_seen
-
-    def require_log(self) -> None:
-        if not self.log.folder.is_dir():
-            raise WarehouseDamaged(path=str(self.folder), reason="the table's folder or its log is missing")
-
-    def put(self, known: int, version: int, actions: list[Action], *, batch_id: str) -> None:
-        with coded_errors(self.folder, step="commit table", batch_id=batch_id):
-            try:
-                self.log.put(version, actions)
-            except FileExistsError:
-                raise ForeignCommit(table=self.table.name, found=self.newest(), known=known) from None
-
-    def remember_append(self, version: int, files: Sequence[DataFile]) -> None:
-        """Remember the next version if this one is known; otherwise the first reader replays the log."""
-        before = self.snapshots.peek(version)
-        if before is not None:
-            rows = before.rows + sum(file.rows for file in files)
-            self.snapshots.remember(version + 1, Snapshot((*before.files, *(f"{self.folder}/{file.path}" for file in files)), rows))
-
-    def added_since(self, version: int, newest: int) -> list[Action]:
-        """Return the add actions after `version` that are still in force; every entry must be ours."""
-        added: dict[str, Action] = {}
-        for number, actions in self.log.applied(version, newest):
-            if batch_id_of(actions) is None:
-                raise ForeignCommit(table=self.table.name, found=number, known=version)
-            for action in actions:
-                if "add" in action:
-                    added[action["add"]["path"]] = action["add"]
-                elif "remove" in action:
-                    added.pop(action["remove"]["path"], None)
-        return list(added.values())
-
-    def needed(self, versions: Collection[int]) -> Needed:
-        # Names first: one that is released by then is in a version that the next line finds.
-        with self._reserved_lock:
-            reserved = set(self._reserved)
-        newest = self.newest()
-        if max((newest, *versions)) > newest:
-            raise WarehouseDamaged(path=str(self.folder), reason=f"its log ends at version {newest}, the ledger knows {max(versions)}")
-        # Somebody may hold a version whose log an earlier collection shortened away. Judged by names: a read that fails must not cost files.
-        start = _log_start(self.log.folder)
-        readable = [version for version in versions if version >= start]
-        oldest = min((newest, *readable))
-        base = self.snapshots.get(oldest).files
-        return Needed(reserved | files_of_versions(self.log, base, versions=readable, newest=newest), oldest)
-
-
-def _log_start(folder: Path) -> int:
-    """Return the oldest version that the log still describes: 0, or that of its oldest checkpoint."""
-    names = [path.name for path in folder.iterdir()]
-    if f"{0:020d}.json" in names:
-        return 0
-    return min((int(name[:20]) for name in names if name[:20].isdigit() and ".checkpoint" in name), default=0)
 
 
 def _remove_leftover(table: TableSchema, folder: Path) -> None:

@@ -1,20 +1,28 @@
 """The seam between the system and the tables that keep its rows.
 
-In: declarations, rows, batch ids.
-Out: versions, file lists, histories.
+In: declarations, rows, places of rows that leave, batch ids.
+Out: versions, rows with their places, file lists, histories.
 Promise: the behaviour suite in tests/contracts runs on every implementation; nothing above this line knows the format.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from types import MappingProxyType
+from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from righttime.changes.schema import TableSchema
+
+Positions = npt.NDArray[np.int64]
+Ranges = Mapping[str, tuple[Any, Any]]  # by column the least and the greatest value that is wanted, None where there is no bound
+
+EVERYTHING: Ranges = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,28 @@ class Collected:
     log_entries: int
 
 
+@dataclass(frozen=True, slots=True)
+class StoredRows:
+    """Some rows of a version and their places: a unit of the store, and a position in it for each row, ascending.
+
+    A place belongs to one version; the same row may have another place in the next.
+    """
+
+    unit: str
+    positions: Positions
+    rows: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Rows on their way out: `commit` adds `files`, which hold what is left of `units`, and takes the units out."""
+
+    files: Sequence[DataFile]
+    units: Sequence[str]
+    rows: int
+    rows_kept: int
+
+
 class Store(Protocol):
     """Tables with numbered versions. Every call takes the table's declaration; nothing is kept between tables."""
 
@@ -71,12 +101,34 @@ class Store(Protocol):
         """Remove files that will not be committed."""
         ...
 
-    def commit(self, table: TableSchema, files: Sequence[DataFile], *, version: int, batch_id: str, batch_number: int) -> int:
-        """Make version + 1 durable: the content of `version` and these files. `ForeignCommit` if that version exists already."""
+    def scan(self, table: TableSchema, version: int, columns: Sequence[str], *, ranges: Ranges = EVERYTHING) -> Iterator[StoredRows]:
+        """Yield the rows of a version, only these columns, in pieces that fit memory.
+
+        With `ranges`, rows that lie outside of one, or are null there, may be left out, and are where statistics tell it of many at once.
+        """
+        ...
+
+    def fetch(self, table: TableSchema, version: int, unit: str, positions: Positions) -> pa.Table:
+        """Return whole rows of one unit, one for each position, in the order of `positions`."""
+        ...
+
+    def check(self, table: TableSchema, version: int, places: Mapping[str, Positions]) -> None:
+        """Raise `RowsMoved` if there is no row any more at one of these positions of the version."""
+        ...
+
+    def remove(self, table: TableSchema, version: int, gone: Mapping[str, Positions], *, batch_id: str, changed: Collection[str] = ()) -> Removal:
+        """Prepare that the rows at these positions, by unit, leave; they do with the `commit` that is given the removal's files and units.
+
+        Some may come back with other values in the columns `changed`, among the rows that are written for the same commit.
+        """
+        ...
+
+    def commit(self, table: TableSchema, files: Sequence[DataFile], *, version: int, batch_id: str, batch_number: int, removed: Sequence[str] = ()) -> int:
+        """Make version + 1 durable: `version` without the units `removed`, and these files. `ForeignCommit` if that version exists already."""
         ...
 
     def undo(self, table: TableSchema, *, version: int) -> int:
-        """Return a version with the content of `version` that is the newest, making one if commits of ours came after it."""
+        """Return a version with exactly the rows of `version` that is the newest, making one if commits of ours came after it."""
         ...
 
     def newest_version(self, table: TableSchema) -> int:
