@@ -13,11 +13,17 @@ from typing import Any
 SOURCES = ("till", "web", "depot")
 COLUMNS = "source STRING, load INT, line INT, pad STRING"
 # `stock` is split by source into partitions; `audit` has no memory table, so its rows make any commit go to the warehouse.
-TABLES: Mapping[str, Mapping[str, Any]] = {"sale": {}, "stock": {"partition_by": ["source"]}, "audit": {"in_memory": False}}
+KEYS = ["source", "load", "line"]
+TABLES: Mapping[str, Mapping[str, Any]] = {
+    "sale": {"keys": KEYS},
+    "stock": {"keys": KEYS, "partition_by": ["source"]},
+    "audit": {"keys": KEYS, "in_memory": False},
+}
 # Bounds so small that some ten loads already go past the catalyst, spill, fill several log files and write checkpoints.
 BOUNDS: Mapping[str, Any] = {
     "bypass_bytes": 20_000,
     "memory_bytes_max": 300,
+    "operations_bytes_max": 1_000_000,
     "segment_rows": 16,
     "log_file_bytes": 3_000,
     "checkpoint_versions": 4,
@@ -32,7 +38,11 @@ Line = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One transaction: rows per table, how it ends, and the batch id it carries."""
+    """One transaction: rows per table, how it ends, and the batch id it carries.
+
+    `changes`: "draft" inserts other rows and updates them by key to what they shall be, "extra" inserts a row too many and deletes it again,
+    "touch" updates what the load before inserted, by a condition, to what it is already. So the rows of a load are the same in any case.
+    """
 
     source: str
     number: int
@@ -41,6 +51,7 @@ class Load:
     wide: bool
     has_batch: bool
     kept: bool
+    changes: str = ""
 
     @property
     def key(self) -> str:
@@ -56,8 +67,18 @@ class Load:
         return self.durability != "memory" or self.wide or bool(self.rows.get("audit"))
 
     @property
+    def one_step(self) -> bool:
+        """Whether one durable step, or none, makes the commit; storing into a table with operations takes two."""
+        return self.durability != "warehouse" and not self.wide and not self.rows.get("audit")
+
+    @property
     def row_count(self) -> int:
-        return sum(self.rows.values())
+        """Rows and operations of the commit; 0 if it has none of both."""
+        return sum(self.rows.values()) + {"draft": sum(self.rows.values()), "extra": 2, "touch": 1}.get(self.changes, 0)
+
+    @property
+    def has_rows(self) -> bool:
+        return any(self.rows.values())
 
     def rows_of(self, table: str) -> list[tuple[str, int, int, str]]:
         pad = _WIDE if self.wide and table == "sale" else f"{table} of {self.key}"
@@ -126,14 +147,16 @@ def _policies(dice: Random) -> dict[str, str]:
 
 def _load(dice: Random, source: str, number: int, *, memory_weight: int) -> Load:
     rows = {} if dice.random() < 0.04 else {"sale": dice.randint(1, 4), "stock": dice.randint(0, 3), "audit": dice.choice([0] * 6 + [2])}
+    wide = bool(rows) and dice.random() < 0.06
     return Load(
         source=source,
         number=number,
         rows=rows,
         durability=dice.choices(["memory", "log", "warehouse"], weights=[memory_weight, 3, 2])[0],
-        wide=bool(rows) and dice.random() < 0.06,
+        wide=wide,
         has_batch=dice.random() < 0.4,
         kept=dice.random() > 0.06,
+        changes=dice.choice(["", "", "draft", "extra", "touch"]) if rows and not wide else "",
     )
 
 

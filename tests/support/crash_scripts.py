@@ -148,7 +148,7 @@ def materialize_on_full_disk(folder: Path) -> None:
             with full_disk(limit):
                 warehouse.materialize()
         except CommitError as error:
-            assert error.code == "commit.failed", error
+            assert error.code == "storing.failed", error
         assert loads_of(warehouse, "sale") == loads_of(warehouse, "stock") == [*range(load + 1)]
     warehouse.materialize()
     assert [table.rows_hot for table in warehouse.status().tables] == [0, 0]

@@ -1,22 +1,20 @@
 """The list model: a warehouse too simple to be wrong. Commits are entries of lists; a cut is a number per source."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from righttime.changes.position import START, Commit, SourceCut
-
-Row = tuple[Any, ...]
+from tests.support.change_model import Row, Shape, Step, run
 
 
 @dataclass(frozen=True)
 class ListedCommit:
-    """One commit: its number, its time, its rows by table."""
+    """One commit: its number, its time, its steps by table."""
 
     number: int
     time_us: int
-    rows: Mapping[str, tuple[Row, ...]]
+    work: Mapping[str, tuple[Step, ...]]
 
     @property
     def commit(self) -> Commit:
@@ -24,22 +22,24 @@ class ListedCommit:
 
     @property
     def size(self) -> int:
-        return sum(len(rows) for rows in self.rows.values())
+        """The rows and operations that it counts for."""
+        return sum(step.size for steps in self.work.values() for step in steps)
 
 
 @dataclass
 class ListModel:
     """What was committed and not lost, by source, oldest first."""
 
+    shapes: Mapping[str, Shape]
     commits: dict[str, list[ListedCommit]] = field(default_factory=dict)
     last_number: dict[str, int] = field(default_factory=dict)
     durable: dict[str, int] = field(default_factory=dict)
     batches: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    def add(self, source: str, commit: Commit, rows: Mapping[str, Iterable[Row]], *, durable: bool, batch_id: str | None = None) -> None:
+    def add(self, source: str, commit: Commit, work: Mapping[str, Iterable[Step]], *, durable: bool, batch_id: str | None = None) -> None:
         assert commit.number == self.last_number.get(source, 0) + 1, "numbers of a source have no gap"
         assert commit.time_us > self.newest_us(), "commit times grow over the whole warehouse"
-        self.commits.setdefault(source, []).append(ListedCommit(commit.number, commit.time_us, {table: tuple(some) for table, some in rows.items()}))
+        self.commits.setdefault(source, []).append(ListedCommit(commit.number, commit.time_us, {table: tuple(some) for table, some in work.items()}))
         self.last_number[source] = commit.number
         if durable:
             self.durable[source] = commit.number
@@ -62,15 +62,21 @@ class ListModel:
     def after(self, source: str, number: int) -> Commit | None:
         return next((commit.commit for commit in self.commits.get(source, ()) if commit.number > number), None)
 
-    def content(self, table: str, cut: Mapping[str, int]) -> "Counter[Row]":
-        """Return the rows of a table up to a number per source."""
-        return Counter(
-            row for source, number in cut.items() for commit in self.commits.get(source, ()) if commit.number <= number for row in commit.rows.get(table, ())
-        )
+    def content(self, table: str, cut: Mapping[str, int], then: Sequence[Step] = ()) -> "Counter[Row]":
+        """Return the rows of a table up to a number per source: each commit is done in turn, at last the steps `then` of an open one."""
+        inside = [commit for source, number in cut.items() for commit in self.commits.get(source, ()) if commit.number <= number]
+        rows: list[Row] = []
+        for commit in sorted(inside, key=lambda commit: commit.time_us):
+            rows = run(commit.work.get(table, ()), rows, self.shapes[table])
+        return Counter(run(then, rows, self.shapes[table]))
+
+    def newest(self) -> dict[str, int]:
+        """Return the cut that holds everything."""
+        return {source: commits[-1].number for source, commits in self.commits.items() if commits}
 
     def sources_of(self, table: str) -> set[str]:
-        """Return the sources that have put rows into a table."""
-        return {source for source, commits in self.commits.items() if any(commit.rows.get(table) for commit in commits)}
+        """Return the sources that have put something into a table."""
+        return {source for source, commits in self.commits.items() if any(commit.work.get(table) for commit in commits)}
 
     def lose_after(self, source: str, number: int) -> list[ListedCommit]:
         """Forget the commits after `number` and return them."""

@@ -5,7 +5,7 @@ Out: answers with receipts, and a list of the calls that were made.
 Promise: no row is visible before its commit, and a refused row leaves the transaction as it was.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import duckdb
@@ -69,6 +69,21 @@ class MemoryProducer:
         schema = self._warehouse.schema(table)
         self._warehouse.calls.append((call, table, list(rows)))
         self._buffer.append((table, table_of([RowEncoder(schema).encode(rows)], schema.columns)))
+
+    def update(self, table: str, set: Mapping[str, Any], where: Mapping[str, Any] | str | None = None) -> None:
+        self._warehouse.calls.append(("update", table, dict(set), where))
+
+    def delete(self, table: str, where: Mapping[str, Any] | str | None = None) -> None:
+        self._warehouse.calls.append(("delete", table, where))
+
+    def update_many(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._warehouse.calls.append(("update_many", table, list(rows)))
+
+    def delete_many(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._warehouse.calls.append(("delete_many", table, list(rows)))
+
+    def upsert_many(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._warehouse.calls.append(("upsert_many", table, list(rows)))
 
     def commit(self, *, materialize: bool = False, durability: str | None = None) -> None:
         self._warehouse.calls.append(("commit", materialize, durability))

@@ -2,13 +2,12 @@
 
 from typing import Any
 
-import pyarrow.dataset as ds
-
 from righttime import Producer, Warehouse
 from righttime.catalyst.images import rows_of
 from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.table import Lane
-from righttime.changes.rows import Chunk, table_of
+from righttime.changes.operations import rows_and_operations
+from righttime.changes.rows import table_of
 from righttime.query.contract import Contract
 from tests.support.crash import engine_of
 
@@ -37,8 +36,8 @@ def buffered(producer: Producer, table: str) -> list[Row]:
 
 def archived(producer: Producer, table: str) -> dict[int, list[Row]]:
     """The producer's archives: commit time in seconds to rows."""
-    commits: list[tuple[int, list[Chunk]]] = list(producer._archive._tables.get(table, ()))
-    return {time_us // SECOND: tuples(table_of(chunks, producer._with.schemas[table].columns)) for time_us, chunks in commits}
+    columns = producer._with.schemas[table].columns
+    return {time_us // SECOND: tuples(table_of(rows_and_operations(parts)[0], columns)) for time_us, parts in producer._archive._tables.get(table, ())}
 
 
 def lane(wh: Warehouse, table: str, source: str = "p") -> Lane:
@@ -70,11 +69,22 @@ def time_index(wh: Warehouse, table: str, source: str = "p", *, unit_us: int = S
     return index
 
 
+def versions(wh: Warehouse, table: str) -> list[tuple[Row, int, int | None]]:
+    """Every row version in memory: the row, when it began and when it ended (None: it lives), in seconds."""
+    memory = catalyst_of(wh).tables[table]
+    ended = dict(zip(memory.ends.hot_ids.tolist(), (memory.ends.hot_times // SECOND).tolist(), strict=True))
+    found = []
+    for source, mine in memory.lanes.items():
+        found += [(row, mine.times.time_of(row_id) // SECOND, ended.get(row_id)) for row_id, row in hot(wh, table, source).items()]
+    return sorted(found, key=lambda version: (version[0], version[1]))
+
+
 def stored(wh: Warehouse, table: str) -> list[Row]:
     """The rows in the warehouse table's current version."""
     engine = engine_of(wh)
-    files = engine.store.files(engine.schemas[table], engine.catalyst.tables[table].version)
-    return sorted(tuples(ds.dataset(list(files), schema=engine.schemas[table].columns).to_table())) if files else []
+    schema = engine.schemas[table]
+    parts = engine.store.scan(schema, engine.catalyst.tables[table].version, schema.columns.names)
+    return sorted(row for part in parts for row in tuples(part.rows))
 
 
 def seen(wh: Warehouse, table: str, **contract: Any) -> list[Row]:

@@ -47,6 +47,15 @@ def wh(tmp_path: Path, clock: SteppedClock) -> Iterator[Warehouse]:
         yield opened
 
 
+@pytest.fixture
+def two(tmp_path: Path, clock: SteppedClock) -> Iterator[Warehouse]:
+    """X and Y both with memory tables."""
+    with rt.open(tmp_path / "two", clock=clock) as opened:
+        opened.create_table("x", "a INT, b INT")
+        opened.create_table("y", "c INT, d INT")
+        yield opened
+
+
 def at_r1(producer: Producer) -> None:
     """Insert (1,1), (2,2) into X and (3,3) into Y."""
     producer.insert("x", (1, 1))
@@ -187,7 +196,7 @@ def test_at_r4_a_request_flushes_archives_up_to_the_asked_time(wh: Warehouse, cl
     state = catalyst_of(wh).head.number
     assert wh.read("x", freshness="2s").rows() == [(1, 1)]
     assert catalyst_of(wh).head.number == state
-    assert producer._link.requests == {}
+    assert catalyst_of(wh).links["p"].requests == {}
 
 
 def test_at_r5_materialized_rows_stay_in_memory_and_are_seen_once(wh: Warehouse) -> None:
@@ -249,9 +258,9 @@ def test_at_r8_the_time_index_names_the_last_row_of_each_commit(wh: Warehouse, c
     at_r8(wh, clock)
 
     assert time_index(wh, "x") == {1: 2, 2: 4}
-    assert lane(wh, "x").times.at(1 * SECOND) == 2
-    assert lane(wh, "x").times.at(2 * SECOND - 1) == 2
-    assert lane(wh, "x").times.at(1 * SECOND - 1) == -1
+    times = lane(wh, "x").times
+    first_us, second_us = times.times
+    assert [times.at(time_us) for time_us in (first_us - 1, first_us, second_us - 1, second_us)] == [-1, 2, 2, 4]
 
 
 def test_at_r9_an_empty_update_extends_the_time_index(wh: Warehouse, clock: SteppedClock) -> None:
@@ -291,7 +300,7 @@ def test_at_r9_a_lazy_commit_without_rows_for_a_table_needs_no_request(wh: Wareh
     assert catalyst_of(wh).head.number == state
 
 
-def test_at_r10_the_time_stamp_keeps_two_tables_consistent(tmp_path: Path, clock: SteppedClock) -> None:
+def test_at_r10_the_time_stamp_keeps_two_tables_consistent(two: Warehouse, clock: SteppedClock) -> None:
     """Memory tables for X and Y, lazy; minutes. 1: X row a, Y row b, commit. 2: Y flushed. 3: X row c, Y row d, commit. 4: X flushed.
     5: accuracy 4 minutes for {X, Y}.
 
@@ -303,27 +312,24 @@ def test_at_r10_the_time_stamp_keeps_two_tables_consistent(tmp_path: Path, clock
     To return c, whose companion d is not there, would be the inconsistency that the time stamp prevents.
     """
     a, b, c, d = (1, 1), (2, 2), (3, 3), (4, 4)
-    with rt.open(tmp_path / "two", clock=clock) as wh:
-        wh.create_table("x", "a INT, b INT")
-        wh.create_table("y", "c INT, d INT")
-        producer = wh.producer(name="p", policy=rt.OnDemand())
-        for minute, x_row, y_row, flushed in ((1, a, b, "y"), (3, c, d, "x")):
-            clock.set(60 * minute)
-            producer.insert("x", x_row)
-            producer.insert("y", y_row)
-            producer.commit()
-            clock.set(60 * (minute + 1))
-            producer.flush(flushed)
-        clock.set(60 * 5)
+    producer = two.producer(name="p", policy=rt.OnDemand())
+    for minute, x_row, y_row, flushed in ((1, a, b, "y"), (3, c, d, "x")):
+        clock.set(60 * minute)
+        producer.insert("x", x_row)
+        producer.insert("y", y_row)
+        producer.commit()
+        clock.set(60 * (minute + 1))
+        producer.flush(flushed)
+    clock.set(60 * 5)
 
-        assert hot(wh, "y") == {1: b}
-        assert hot(wh, "x") == {2: a, 3: c}
-        assert time_index(wh, "y", unit_us=MINUTE) == {1: 1}
-        assert time_index(wh, "x", unit_us=MINUTE) == {1: 2, 3: 3}
-        with engine_of(wh).snapshots.take(["x", "y"], asking(4 * MINUTE)) as snapshot:
-            assert snapshot.accuracy == Accuracy(1 * MINUTE, {})
-            assert {name: tuples(engine_of(wh).snapshots.rows(table)) for name, table in snapshot.tables.items()} == {"x": [a], "y": [b]}
-        assert archived(producer, "y") == {180: [d]}
+    assert hot(two, "y") == {1: b}
+    assert hot(two, "x") == {2: a, 3: c}
+    assert time_index(two, "y", unit_us=MINUTE) == {1: 1}
+    assert time_index(two, "x", unit_us=MINUTE) == {1: 2, 3: 3}
+    with engine_of(two).snapshots.take(["x", "y"], asking(4 * MINUTE)) as snapshot:
+        assert snapshot.accuracy == Accuracy(1 * MINUTE, {})
+        assert {name: tuples(engine_of(two).snapshots.rows(table)) for name, table in snapshot.tables.items()} == {"x": [a], "y": [b]}
+    assert archived(producer, "y") == {180: [d]}
 
 
 def test_at_r11_a_registered_query_reads_the_same_rows_three_times(wh: Warehouse) -> None:
@@ -438,59 +444,59 @@ def test_at_r15_registration_of_rows_that_were_materialized_meanwhile_is_refused
     assert look.intervals["x", "p"] == (3, 4)
 
     producer.commit(materialize=True)
-    lease, rows, ticket = catalyst.register(look, accuracy)
+    lease, rows = catalyst.register(look, accuracy)
 
     assert lease is None
     assert rows == {}
     accuracy = catalyst.ensure_accuracy(catalyst.authority.read_us(), ["x"], deadline_s=0)
     again = catalyst.look(["x"], accuracy)
     assert again.intervals["x", "p"] == (5, 4)
-    lease, rows, _ = catalyst.register(again, accuracy, ticket=ticket)
+    lease, rows = catalyst.register(again, accuracy)
     assert lease is not None
     assert rows == {("x", "p"): []}
     catalyst.release(lease)
     assert seen(wh, "x") == [(1, 1), (2, 2), (5, 5), (6, 6)]
 
 
-def test_at_r16_a_consumer_is_refused_at_most_once_by_a_tight_loop_of_materializations(tmp_path: Path) -> None:
+def test_at_r16_a_consumer_is_refused_at_most_once_by_a_tight_loop_of_materializations(wh: Warehouse) -> None:
     """Priority of the retry: whoever was refused once gets in before the next materialization is noticed.
 
     The consumer looks and registers in two steps here, as over a network; a query inside the process does both under one lock.
     """
-    with rt.open(tmp_path / "wh") as wh:
-        wh.create_table("x", "a INT, b INT")
-        producer = wh.producer(name="p")
-        catalyst, stop = catalyst_of(wh), threading.Event()
+    producer = wh.producer(name="p")
+    catalyst, stop = catalyst_of(wh), threading.Event()
 
-        def materialize() -> None:
-            number = 0
-            while not stop.is_set():
-                number += 1
-                producer.insert("x", (number, number))
-                producer.commit(materialize=True)
+    def materialize() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            producer.insert("x", (number, number))
+            producer.commit(materialize=True)
 
-        def newer(version: int) -> bool:
-            return catalyst.tables["x"].version > version
+    def newer(version: int) -> bool:
+        return catalyst.tables["x"].version > version
 
-        mover = threading.Thread(target=materialize)
-        mover.start()
-        refused_in_a_row = []
-        try:
-            for _ in range(20):
-                tries, lease, ticket = 0, None, None
-                while lease is None:
-                    accuracy = catalyst.ensure_accuracy(catalyst.authority.read_us(), ["x"], deadline_s=0)
-                    look = catalyst.look(["x"], accuracy)
-                    # A materialization is given every chance to slip in between; against a retry it must not use it.
-                    slow_s = 5.0 if ticket is None else 0.05
-                    with catalyst.lock:
-                        catalyst.arrivals.wait_for(partial(newer, look.versions["x"]), timeout=slow_s)
-                    lease, _, ticket = catalyst.register(look, accuracy, ticket=ticket)
-                    tries += 1
-                catalyst.release(lease)
-                refused_in_a_row.append(tries - 1)
-        finally:
-            stop.set()
-            mover.join()
+    mover = threading.Thread(target=materialize)
+    mover.start()
+    refused_in_a_row = []
+    try:
+        for _ in range(20):
+            tries, lease, ticket = 0, None, None
+            while lease is None:
+                accuracy = catalyst.ensure_accuracy(catalyst.authority.read_us(), ["x"], deadline_s=0)
+                look = catalyst.look(["x"], accuracy)
+                # A materialization is given every chance to slip in between; against a retry it must not use it.
+                slow_s = 5.0 if ticket is None else 0.05
+                with catalyst.lock:
+                    catalyst.arrivals.wait_for(partial(newer, look.versions["x"]), timeout=slow_s)
+                lease, _ = catalyst.register(look, accuracy)
+                ticket = catalyst.give_priority(ticket) if lease is None else ticket
+                tries += 1
+            catalyst.abandon(ticket)
+            catalyst.release(lease)
+            refused_in_a_row.append(tries - 1)
+    finally:
+        stop.set()
+        mover.join()
 
     assert max(refused_in_a_row) == 1

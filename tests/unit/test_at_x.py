@@ -1,6 +1,6 @@
 """AT-X1, X4 to X9, X11, X12: cases that the papers leave open, on the real producer, catalyst and warehouse.
 
-AT-X2 and X3 are about updates and deletes, which this version does not have; AT-X10 needs Spark and lies with the Spark tests.
+AT-X2, X3 and what X4 and X5 say of updates and deletes lie in test_at_x_changes.py; AT-X10 needs Spark and lies with the Spark tests.
 """
 
 import json
@@ -182,7 +182,7 @@ def test_at_x6_a_dead_producer_that_owes_nothing_does_not_keep_a_live_one_from_d
         clock.set(second)
         producer.insert("x", (second, second))
         producer.commit()
-    q._link.alive_s = -1e9
+    catalyst_of(wh).links["q"].alive_s = -1e9
 
     assert seen(wh, "x", as_of=3 * SECOND) == [(1, 1)]
     with pytest.raises(FreshnessUnavailable, match=r"'q'.*no longer answers"):

@@ -214,7 +214,7 @@ def test_a_name_is_taken_once(wh: rt.Warehouse) -> None:
 def test_a_folder_that_is_no_warehouse_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     odd = [tmp_path / name for name in ("a[1]", "a*", "a?", "a%20b", "a{b}", "a\nb")]
-    paths: list[str | Path] = [tmp_path, tmp_path / "letter.txt", "postgresql://host/db", "", *odd]
+    paths: list[str | Path] = [tmp_path, tmp_path / "letter.txt", "https://host/db", "", *odd]
     for path in paths:
         with pytest.raises(NotAWarehouse):
             rt.open(path)

@@ -26,6 +26,7 @@ from righttime.ledger.lock import WriterLock
 from righttime.ledger.receipts import Receipt
 from righttime.query.snapshot import Snapshot
 from righttime.warehouse import snapshots
+from righttime.warehouse.lakehouse import Lakehouse
 from tests.support.clocks import SteppedClock
 from tests.support.crash import abandon, crash, engine_of, killed_at
 from tests.support.state_tables import asking, catalyst_of, hot, seen, stored, tuples
@@ -209,7 +210,8 @@ def test_i5_what_a_query_holds_stays_until_it_lets_go(tmp_path: Path) -> None:
         producer.commit()
         engine = engine_of(wh)
         with engine.snapshots.take(["x"], asking()) as held:
-            files, images = engine.snapshots.files(held.tables["x"])
+            files = engine.snapshots.files(held.tables["x"])
+            assert files is not None
             # Version 1 is superseded in a way that leaves its file unreferenced, as an undone commit does.
             schema = engine.schemas["x"]
             producer.commit(materialize=True)
@@ -218,9 +220,8 @@ def test_i5_what_a_query_holds_stays_until_it_lets_go(tmp_path: Path) -> None:
                 catalyst_of(wh).free(catalyst_of(wh).tables["x"])
             engine.store.collect(schema, versions=engine.pins.versions_pinned(now_s=engine.clock.monotonic_s())["x"], grace_s=0, now_s=2e9)
             assert hot(wh, "x") == {2: (2, 2), 3: (3, 3)}
-            assert sorted(row for file in files for row in tuples(pq.read_table(file))) == [(1, 1), (2, 2), (3, 3)]
+            assert sorted(row for file in files.paths for row in tuples(pq.read_table(file))) == [(1, 1), (2, 2), (3, 3)]
             assert rows_in(wh, held) == {"x": [(1, 1), (2, 2), (3, 3)]}
-            del images
         assert engine.pins.versions_pinned(now_s=engine.clock.monotonic_s()) == {}
         with catalyst_of(wh).lock:
             catalyst_of(wh).free(catalyst_of(wh).tables["x"])
@@ -241,7 +242,7 @@ def test_i5_gc_goes_on_while_an_old_receipt_is_verified(tmp_path: Path) -> None:
         engine_of(wh).mover._checkpoints.submit(lambda: None).result()
         wh.gc()
         assert receipts[0].verify().ok
-        with engine_of(wh).snapshots.again(receipts[0].tables):
+        with engine_of(wh).snapshots.again(receipts[0].tables, cut_us=receipts[0].cut_us):
             wh.gc()
 
 
@@ -263,6 +264,7 @@ def test_i5_a_version_is_read_though_gc_shortens_the_log_at_the_same_time(tmp_pa
             return DeltaTable(*args, **options)
 
         monkeypatch.setattr(snapshots, "DeltaTable", overtaken)
+        assert isinstance(store, Lakehouse)
         store._handle(schema).snapshots._known.clear()
         assert len(store.files(schema, 1)) == 1
 
@@ -563,9 +565,10 @@ def test_u9_every_level_is_read(tmp_path: Path) -> None:
         expected = [(n, n) for n in range(1, 32)]
         assert seen(wh, "x") == expected
         with engine_of(wh).snapshots.take(["x"], asking()) as snapshot:
-            files, kept = engine_of(wh).snapshots.files(snapshot.tables["x"])
-            assert sorted(row for file in files for row in tuples(pq.read_table(file))) == expected
-            assert len(kept) >= 2
+            files = engine_of(wh).snapshots.files(snapshot.tables["x"])
+            assert files is not None
+            assert sorted(row for file in files.paths for row in tuples(pq.read_table(file))) == expected
+            assert len(files.images) >= 2
 
 
 def test_u10_every_buffer_empties_and_every_flush_fits(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""What a producer holds itself: the rows of its open transaction, and lazily committed rows that nobody has asked for yet.
+"""What a producer holds itself: its open transaction, and lazily committed ones that nobody has asked for yet.
 
-In: chunks, and commit times.
-Out: the same chunks, per table in commit order.
+In: chunks, operations, and commit times.
+Out: the same, per table in commit order.
 Promise: plain values; the producer's locks guard them.
 """
 
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from righttime.catalyst.messages import Flush
+from righttime.catalyst.holder import OperationHolder
+from righttime.catalyst.messages import Content, Flush
 from righttime.changes.encoder import RowEncoder
 from righttime.changes.rows import Chunk
 from righttime.warehouse.store import DataFile
@@ -18,43 +19,76 @@ from righttime.warehouse.store import DataFile
 
 @dataclass(slots=True)
 class Buffer:
-    """The uncommitted rows of one table: encoded chunks, checked single rows waiting to be encoded together, files written by Spark."""
+    """The uncommitted rows of one table: encoded chunks, checked single rows waiting to be encoded together, files written by Spark; and operations.
+
+    `rows_staged` are rows of the same transaction that are with the catalyst already.
+    """
 
     encoder: RowEncoder
+    operations: OperationHolder
     chunks: list[Chunk] = field(default_factory=list)
     pending: list[tuple[Any, ...]] = field(default_factory=list)
     files: list[DataFile] = field(default_factory=list)
     nbytes: int = 0
+    rows_chunked: int = 0
+    rows_staged: int = 0
 
     def add(self, chunks: Sequence[Chunk]) -> None:
         self.encode_pending()
-        self.chunks.extend(chunks)
-        self.nbytes += sum(chunk.nbytes for chunk in chunks)
+        for chunk in chunks:
+            self._append(chunk)
 
     def encode_pending(self) -> None:
         """Turn single rows into one chunk; they were checked when they came."""
         if self.pending:
             chunk = self.encoder.encode(self.pending)
             self.pending = []
-            self.chunks.append(chunk)
-            self.nbytes += chunk.nbytes
+            self._append(chunk)
+
+    def _append(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+        self.nbytes += chunk.nbytes
+        self.rows_chunked += chunk.rows
 
     @property
-    def rows(self) -> int:
-        return sum(chunk.rows for chunk in self.chunks) + len(self.pending) + sum(file.rows for file in self.files)
+    def rows_inserted(self) -> int:
+        """Rows that this transaction has inserted so far, without those in files."""
+        return self.rows_staged + self.rows_chunked + len(self.pending)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether anything is held."""
+        return bool(self.chunks or self.pending or self.files or self.operations)
+
+    def content(self) -> list[Content]:
+        """Return what goes to the catalyst: rows, then operations, which know how many of the rows came before them."""
+        return [*self.chunks, *self.operations.encoded()]
+
+    def stage(self) -> None:
+        """Forget what is with the catalyst now; the transaction goes on."""
+        staged = self.rows_inserted
+        self._forget()
+        self.rows_staged = staged
 
     def clear(self) -> None:
-        self.chunks, self.pending, self.files, self.nbytes = [], [], [], 0
+        """Forget everything; the transaction has ended."""
+        self._forget()
+        self.operations.count = 0
+        self.rows_staged = 0
+
+    def _forget(self) -> None:
+        self.chunks, self.pending, self.files, self.nbytes, self.rows_chunked = [], [], [], 0, 0
+        self.operations.forget()
 
 
 class Archive:
     """Lazily committed rows per table, oldest first."""
 
     def __init__(self) -> None:
-        self._tables: dict[str, deque[tuple[int, list[Chunk]]]] = {}
+        self._tables: dict[str, deque[tuple[int, list[Content]]]] = {}
         self.nbytes = 0
 
-    def add(self, table: str, time_us: int, chunks: list[Chunk]) -> None:
+    def add(self, table: str, time_us: int, chunks: list[Content]) -> None:
         self._tables.setdefault(table, deque()).append((time_us, chunks))
         self.nbytes += sum(chunk.nbytes for chunk in chunks)
 
@@ -82,3 +116,9 @@ class Archive:
 
     def take_all(self) -> list[Flush]:
         return [self.take(table) for table in self.tables()]
+
+    def restore(self, flushes: Sequence[Flush]) -> None:
+        """Put back what was taken and could not be delivered."""
+        for flush in flushes:
+            self._tables.setdefault(flush.table, deque()).extendleft((time_us, list(content)) for time_us, content in reversed(flush.commits))
+            self.nbytes += sum(part.nbytes for _, content in flush.commits for part in content)

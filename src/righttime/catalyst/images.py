@@ -13,15 +13,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from righttime.catalyst.ends import NONE
 from righttime.catalyst.leases import LaneKey
 from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.table import Lane, MemoryTable, Piece, Slice
+from righttime.changes.operations import Numbers
 from righttime.changes.rows import Chunk, table_of
 from righttime.changes.schema import TableSchema
-from righttime.errors import CatalystFull, CommitFailed
+from righttime.errors import CatalystFull, CommitFailed, FileNotWritten
 from righttime.settings import Settings
 from righttime.telemetry import get_log
 
@@ -51,8 +54,9 @@ class Segment:
         return pq.read_table(self.path, schema=columns, memory_map=True)
 
 
-def rows_of(slices: Sequence[Slice], columns: pa.Schema) -> pa.Table:
-    """Return slices as one Arrow table, in order."""
+def rows_of(slices: Sequence[Slice], columns: pa.Schema, names: Sequence[str] | None = None) -> pa.Table:
+    """Return slices as one Arrow table, in order: all columns, or only the named ones."""
+    chosen = columns if names is None else pa.schema([columns.field(name) for name in names])
     tables: list[pa.Table] = []
     chunks: list[Chunk] = []
     for part in slices:
@@ -62,25 +66,54 @@ def rows_of(slices: Sequence[Slice], columns: pa.Schema) -> pa.Table:
         else:
             assert isinstance(content, Segment)
             if chunks:
-                tables.append(table_of(chunks, columns))
+                tables.append(table_of(chunks, columns).select(chosen.names))
                 chunks = []
-            tables.append(content.read(columns).slice(part.start, part.stop - part.start))
+            tables.append(content.read(chosen).slice(part.start, part.stop - part.start))
     if chunks or not tables:
-        tables.append(table_of(chunks, columns))
+        tables.append(table_of(chunks, columns).select(chosen.names))
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
 
-def batches_of(slices: Sequence[Slice], columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield slices batch by batch, so that storing more rows than fit into memory needs memory for a few only."""
+def visible_rows(slices: Sequence[Slice], columns: pa.Schema, hidden: Numbers) -> pa.Table:
+    """Return slices as one Arrow table, without the rows whose ids are in the ascending array `hidden`."""
+    rows = rows_of(slices, columns)
+    if not len(hidden):
+        return rows
+    gone = np.concatenate([NONE, *(_positions(part, hidden) + before for part, before in zip(slices, _before(slices), strict=True))])
+    if not len(gone):
+        return rows
+    kept = np.ones(rows.num_rows, dtype=bool)
+    kept[gone] = False
+    return rows.filter(pa.array(kept))
+
+
+def _before(slices: Sequence[Slice]) -> list[int]:
+    return [0, *np.cumsum([part.rows for part in slices]).tolist()][: len(slices)]
+
+
+def _positions(part: Slice, ids: Numbers) -> Numbers:
+    """Return the places within a slice of those rows that the ascending array `ids` names."""
+    found = [NONE]
+    place = 0
+    for first_id, rows in part.piece.runs(part.start, part.stop):
+        low, high = np.searchsorted(ids, (first_id, first_id + rows))
+        if low < high:
+            found.append(ids[low:high] - first_id + place)
+        place += rows
+    return np.concatenate(found)
+
+
+def batches_of(slices: Sequence[Slice], columns: pa.Schema, hidden: Numbers = NONE) -> Iterator[pa.RecordBatch]:
+    """Yield visible rows batch by batch, so that storing more rows than fit into memory needs memory for a few only."""
     waiting: list[Slice] = []
     rows = 0
     for part in slices:
         waiting.append(part)
         rows += part.rows
         if rows >= _BATCH_ROWS:
-            yield from rows_of(waiting, columns).to_batches()
+            yield from visible_rows(waiting, columns, hidden).to_batches()
             waiting, rows = [], 0
-    yield from rows_of(waiting, columns).to_batches()
+    yield from visible_rows(waiting, columns, hidden).to_batches()
 
 
 class Images:
@@ -92,23 +125,32 @@ class Images:
         self._spill = folder / _SPILL_FOLDER
         self._memory = _private_folder(settings.image_dir)
         self._locks: dict[str, threading.Lock] = {}
-        self._tails: dict[str, tuple[tuple[tuple[str, int, int], ...], Segment]] = {}
+        self._tails: dict[str, tuple[tuple[tuple[str, int, int, bytes], ...], Segment]] = {}
         self._count = 0
         self._guard = threading.Lock()
 
-    def files(self, table: TableSchema, lanes: Mapping[LaneKey, Sequence[Slice]]) -> list[Segment]:
-        """Return segments that together hold exactly these rows of one table; keep them until the query has ended."""
-        sealed: list[Segment] = []
+    @property
+    def folder(self) -> Path:
+        """Where images in memory are."""
+        return self._memory
+
+    def files(self, table: TableSchema, lanes: Mapping[LaneKey, Sequence[Slice]], hidden: Numbers = NONE) -> list[tuple[Segment, Numbers]]:
+        """Return segments that together hold exactly these rows of one table, each with the positions in it that do not count.
+
+        Keep them until the query has ended. `hidden` are the ids that do not count, ascending.
+        """
+        sealed: list[tuple[Segment, Numbers]] = []
         with self._lock_of(table.name):
             tail: list[tuple[str, Slice]] = []
             for (_, source), slices in lanes.items():
                 loose = [part for part in slices if not (part.whole and isinstance(part.piece.content, Segment))]
-                sealed.extend(part.piece.content for part in slices if part.whole and isinstance(part.piece.content, Segment))
+                sealed.extend((part.piece.content, _positions(part, hidden)) for part in slices if part.whole and isinstance(part.piece.content, Segment))
                 while loose and (run := self._sealable(loose, committed_id=self._committed_id(table.name, source))):
-                    sealed.append(self._seal(table, source, run, in_memory=True))
+                    gone = [NONE, *(_positions(part, hidden) + before for part, before in zip(run, _before(run), strict=True))]
+                    sealed.append((self._seal(table, source, run, in_memory=True), np.concatenate(gone)))
                     del loose[: len(run)]
                 tail.extend((source, part) for part in loose)
-            return [*sealed, self._tail_image(table, tail)] if tail else sealed
+            return [*sealed, (self._tail_image(table, tail, hidden), NONE)] if tail else sealed
 
     def image_of(self, table: TableSchema, chunks: Sequence[Chunk]) -> Segment:
         """Write rows that are in no lane into a file of their own."""
@@ -144,14 +186,14 @@ class Images:
                     memory.bytes_spilled += segment.nbytes
         return segment
 
-    def _tail_image(self, table: TableSchema, tail: Sequence[tuple[str, Slice]]) -> Segment:
+    def _tail_image(self, table: TableSchema, tail: Sequence[tuple[str, Slice]], hidden: Numbers) -> Segment:
         """Write the rows that fill no segment yet into one file; the newest such file is kept for the next query at the same cut."""
         # Row ids are never reused and a slice leaves no row of its lane out, so first id and count name the rows.
-        key = tuple((source, part.piece.id_at(part.start), part.rows) for source, part in tail)
+        key = tuple((source, part.piece.id_at(part.start), part.rows, _positions(part, hidden).tobytes()) for source, part in tail)
         known = self._tails.get(table.name)
         if known is not None and known[0] == key:
             return known[1]
-        segment = self._write(table, [part for _, part in tail], in_memory=True)
+        segment = self._write_rows(table, visible_rows([part for _, part in tail], table.columns, hidden), in_memory=True)
         self._tails[table.name] = (key, segment)
         return segment
 
@@ -163,11 +205,13 @@ class Images:
             self._count += 1
             name = f"{table.name}-{self._count}.parquet"
         path = (self._memory if in_memory else self._spill) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             pq.write_table(rows, path, row_group_size=_ROW_GROUP_ROWS, compression="none", use_dictionary=False, write_statistics=False)
-        except BaseException:
+        except BaseException as error:
             _unlink(str(path))
+            if isinstance(error, OSError):
+                raise FileNotWritten(path=str(path.parent), reason=str(error)) from error
             raise
         return Segment(path, rows=rows.num_rows, in_memory=in_memory)
 
@@ -176,12 +220,13 @@ class Images:
     def make_room(self, table: TableSchema, nbytes: int) -> None:
         """Return when `nbytes` more fit into the table's memory, after freeing and spilling; wait, then raise CatalystFull."""
         bound, catalyst = self._settings.memory_bytes_max, self._catalyst
+        deadline_s = catalyst.clock.monotonic_s() + self._settings.full_wait_s
         with catalyst.lock:
             memory = catalyst.table(table.name)
+            self._await_operations(memory, deadline_s)
             if memory.bytes_memory + nbytes <= bound:
                 return
             catalyst.free(memory)
-        deadline_s = catalyst.clock.monotonic_s() + self._settings.full_wait_s
         while True:
             if self._relieve(table, nbytes):
                 continue
@@ -201,6 +246,17 @@ class Images:
                     )
                 catalyst.space.wait(timeout=left_s)
                 catalyst.free(memory)
+
+    def _await_operations(self, memory: MemoryTable, deadline_s: float) -> None:
+        """Wait while more operations are held than may be; they cannot be spilled, only stored. The caller has the lock."""
+        catalyst, bound = self._catalyst, self._settings.operations_bytes_max
+        while memory.bytes_operations > bound:
+            left_s = deadline_s - catalyst.clock.monotonic_s()
+            if left_s <= 0:
+                raise CatalystFull(
+                    table=memory.name, used=memory.bytes_operations, bound=bound, setting="operations_bytes_max", waited_s=self._settings.full_wait_s
+                )
+            catalyst.space.wait(timeout=left_s)
 
     def _fits(self, memory: MemoryTable, nbytes: int) -> bool:
         """Tell whether `nbytes` more are within the bound, or are all that is in memory; the caller has the lock."""
@@ -222,8 +278,8 @@ class Images:
             for source, run in spillable:
                 try:
                     self._seal(table, source, run, in_memory=False)
-                except OSError as error:
-                    raise CommitFailed(source=source, step="spill", reason=f"table {table.name!r}: {error}") from error
+                except FileNotWritten as error:
+                    raise CommitFailed(source=source, step="spill", reason=f"table {table.name!r}: {error.context['reason']}") from error
             return bool(spillable)
 
     def _spillable(self, table: TableSchema, nbytes: int) -> list[tuple[str, list[Slice]]]:

@@ -18,7 +18,7 @@ class Link:
     policy: str
     archived_from: dict[str, int] = field(default_factory=dict)
     archived_rows: int = 0
-    staged: set[str] = field(default_factory=set)
+    staged: dict[str, int] = field(default_factory=dict)
     staged_rows: int = 0
     requests: dict[str, int] = field(default_factory=dict)
     alive_s: float = 0.0

@@ -1,6 +1,6 @@
 """The write-ahead log: hot rows on disk, for commits that must survive a crash before they are stored.
 
-In: entries (rows of a lane with their ids and commit times).
+In: entries (rows and operations of a lane with their ids and commit times).
 Out: positions for the ledger; on open, the entries between two positions.
 Promise: `append` returns after fsync; what lies behind the ledger's position does not exist and is cut off by the next append.
 """
@@ -12,10 +12,13 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from righttime.changes.faults import CrashPoint, reach
+from righttime.changes.operations import Operations, Placed
 from righttime.errors import LogFull, WarehouseDamaged
 from righttime.ledger.state import LogPosition
 from righttime.settings import Settings
@@ -27,17 +30,30 @@ _MAGIC = b"RTL1"
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """Rows of one lane: runs of ids (first, rows), (time, row id) pairs, and the rows themselves."""
+    """What one lane got: runs of row ids (first, rows), (time, row id) pairs, the rows themselves, and the operations."""
 
     table: str
     source: str
     runs: Sequence[tuple[int, int]]
     times: Sequence[tuple[int, int]]
     rows: pa.Table
+    operations: Sequence[Placed] = ()
 
     @property
     def last_id(self) -> int:
-        return self.runs[-1][0] + self.runs[-1][1] - 1 if self.runs else 0
+        rows = self.runs[-1][0] + self.runs[-1][1] - 1 if self.runs else 0
+        return max(rows, self.operations[-1].last_id if self.operations else 0)
+
+
+class Log(Protocol):
+    """What the mover and recovery need of a write-ahead log; files here, rows in a PostgreSQL warehouse."""
+
+    def append(self, entries: Sequence[LogEntry], *, at: LogPosition) -> "Record": ...
+    def keep(self, record: "Record") -> None: ...
+    def begin(self, stored: Mapping[tuple[str, str], int], *, appended: "Record | None", end: LogPosition) -> LogPosition: ...
+    def release(self, begin: LogPosition, *, end: LogPosition) -> None: ...
+    def read(self, begin: LogPosition, end: LogPosition) -> Iterator[LogEntry]: ...
+    def bytes_held(self) -> int: ...
 
 
 class WriteAheadLog:
@@ -48,11 +64,11 @@ class WriteAheadLog:
         self._settings = settings
         if not read_only:
             self._folder.mkdir(exist_ok=True)
-        self._kept: list[_Record] = []
+        self._kept: list[Record] = []
 
-    def append(self, entries: Sequence[LogEntry], *, at: LogPosition) -> "_Record":
+    def append(self, entries: Sequence[LogEntry], *, at: LogPosition) -> "Record":
         """Write one record at the ledger's position `at`, cutting off anything behind it; the caller hands it to `keep` once the ledger has it."""
-        record = _encode(entries)
+        record = encode(entries)
         held = self.bytes_held()
         if held + len(record) > self._settings.log_bytes_max:
             raise LogFull(used=held + len(record), bound=self._settings.log_bytes_max)
@@ -70,13 +86,13 @@ class WriteAheadLog:
         if created:
             sync_folder(self._folder)
         reach(CrashPoint.LOG_SYNCED)
-        return _Record.of(at, LogPosition(at.file, at.offset + len(record)), entries)
+        return Record.of(at, LogPosition(at.file, at.offset + len(record)), entries)
 
-    def keep(self, record: "_Record") -> None:
+    def keep(self, record: "Record") -> None:
         """Remember a record that the ledger has accepted."""
         self._kept.append(record)
 
-    def begin(self, stored: Mapping[tuple[str, str], int], *, appended: "_Record | None", end: LogPosition) -> LogPosition:
+    def begin(self, stored: Mapping[tuple[str, str], int], *, appended: "Record | None", end: LogPosition) -> LogPosition:
         """Return where the log has to begin once rows up to `stored` are in the warehouse."""
         records = self._kept if appended is None else [*self._kept, appended]
         return next((record.start for record in records if record.needed(stored)), end)
@@ -102,8 +118,8 @@ class WriteAheadLog:
             offset = begin.offset if number == begin.file else 0
             limit = end.offset if number == end.file else len(content)
             while offset < limit:
-                entries, stop = _decode(content, offset, path)
-                self.keep(_Record.of(LogPosition(number, offset), LogPosition(number, stop), entries))
+                entries, stop = decode(content, offset, path)
+                self.keep(Record.of(LogPosition(number, offset), LogPosition(number, stop), entries))
                 offset = stop
                 yield from entries
 
@@ -119,7 +135,7 @@ class WriteAheadLog:
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class Record:
     """Where a record lies, and the newest row of each lane in it."""
 
     start: LogPosition
@@ -127,27 +143,44 @@ class _Record:
     lanes: Mapping[tuple[str, str], int]
 
     @classmethod
-    def of(cls, start: LogPosition, end: LogPosition, entries: Sequence[LogEntry]) -> "_Record":
+    def of(cls, start: LogPosition, end: LogPosition, entries: Sequence[LogEntry]) -> "Record":
         return cls(start, end, {(entry.table, entry.source): entry.last_id for entry in entries})
 
     def needed(self, stored: Mapping[tuple[str, str], int]) -> bool:
         return any(stored.get(lane, 0) < last_id for lane, last_id in self.lanes.items())
 
 
-def _encode(entries: Sequence[LogEntry]) -> bytes:
+def encode(entries: Sequence[LogEntry]) -> bytes:
     header, bodies = [], []
     for entry in entries:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, entry.rows.schema) as writer:
-            writer.write_table(entry.rows)
-        body = sink.getvalue()
-        header.append({"table": entry.table, "source": entry.source, "runs": entry.runs, "times": entry.times, "bytes": body.size})
-        bodies.append(body.to_pybytes())
+        rows = _stream(entry.rows)
+        operations = [_stream(pa.Table.from_batches([placed.operations.to_arrow()])) for placed in entry.operations]
+        header.append(
+            {
+                "table": entry.table,
+                "source": entry.source,
+                "runs": entry.runs,
+                "times": entry.times,
+                "bytes": len(rows),
+                "operations": [
+                    {"first_id": placed.first_id, "bounds": placed.bounds.tolist(), "bytes": len(body)}
+                    for placed, body in zip(entry.operations, operations, strict=True)
+                ],
+            }
+        )
+        bodies += [rows, *operations]
     head, body = json.dumps(header, separators=(",", ":")).encode(), b"".join(bodies)
     return _FRAME.pack(_MAGIC, len(head), len(body), zlib.crc32(body, zlib.crc32(head))) + head + body
 
 
-def _decode(content: bytes, offset: int, path: Path) -> tuple[list[LogEntry], int]:
+def _stream(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def decode(content: bytes, offset: int, path: Path) -> tuple[list[LogEntry], int]:
     if len(content) < offset + _FRAME.size:
         raise WarehouseDamaged(path=path, reason=f"the log record at byte {offset} is cut short")
     magic, head_size, body_size, checksum = _FRAME.unpack_from(content, offset)
@@ -155,13 +188,27 @@ def _decode(content: bytes, offset: int, path: Path) -> tuple[list[LogEntry], in
     head, body = content[head_start : head_start + head_size], content[head_start + head_size : head_start + head_size + body_size]
     if magic != _MAGIC or len(body) != body_size or zlib.crc32(body, zlib.crc32(head)) != checksum:
         raise WarehouseDamaged(path=path, reason=f"the log record at byte {offset} fails its checksum")
+    return _entries(json.loads(head), body), head_start + head_size + body_size
+
+
+def _entries(header: list[dict[str, Any]], body: bytes) -> list[LogEntry]:
     entries, start = [], 0
-    for item in json.loads(head):
-        with pa.ipc.open_stream(pa.py_buffer(body[start : start + item["bytes"]])) as reader:
-            rows = reader.read_all()
+    for item in header:
+        rows = _table(body[start : start + item["bytes"]])
         start += item["bytes"]
-        entries.append(LogEntry(item["table"], item["source"], [tuple(run) for run in item["runs"]], [tuple(pair) for pair in item["times"]], rows))
-    return entries, head_start + head_size + body_size
+        operations = []
+        for part in item.get("operations", ()):
+            batch = _table(body[start : start + part["bytes"]]).combine_chunks().to_batches()[0]
+            operations.append(Placed(part["first_id"], Operations.from_arrow(batch), np.array(part["bounds"], dtype=np.int64)))
+            start += part["bytes"]
+        runs, times = [tuple(run) for run in item["runs"]], [tuple(pair) for pair in item["times"]]
+        entries.append(LogEntry(item["table"], item["source"], runs, times, rows, operations))
+    return entries
+
+
+def _table(body: bytes) -> pa.Table:
+    with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+        return reader.read_all()
 
 
 def _size(path: Path) -> int:

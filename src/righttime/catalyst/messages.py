@@ -6,12 +6,18 @@ Promise: immutable.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from righttime.catalyst.ends import Ends
 from righttime.catalyst.leases import LaneKey
+from righttime.changes.operations import Operations
 from righttime.changes.position import Commit, SourceCut
 from righttime.changes.rows import Chunk
+from righttime.warehouse.store import DataFile
+
+Content = Chunk | Operations
+"""What a transaction holds for one table, in order: rows, and operations on rows."""
 
 
 class Trace(Protocol):
@@ -27,9 +33,30 @@ class Flush:
     """One table's part of a flush: archived commits in order, and what is left at the producer afterwards."""
 
     table: str
-    commits: Sequence[tuple[int, Sequence[Chunk]]]
+    commits: Sequence[tuple[int, Sequence[Content]]]
     next_us: int | None
     watermark_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """A Delta version that another writer made, and the rows in it."""
+
+    version: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bypass:
+    """Rows of a commit that go past the catalyst, straight into a table: chunks, files that Spark wrote, or a version that another writer made."""
+
+    chunks: Sequence[Chunk] = ()
+    files: Sequence[DataFile] = ()
+    adopted: Adopted | None = None
+
+    @property
+    def rows(self) -> int:
+        return sum(chunk.rows for chunk in self.chunks) + sum(file.rows for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +77,7 @@ class Accuracy:
     unknown: bool = False
 
     def time_of(self, source: str) -> int:
-        return self.late.get(source, self.cut_us)
+        return min(self.late.get(source, self.cut_us), self.cut_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +90,4 @@ class Look:
     rows_stored: Mapping[str, int]
     intervals: Mapping[LaneKey, tuple[int, int]]
     cuts: tuple[SourceCut, ...]
+    ends: Mapping[str, Ends] = field(default_factory=dict)

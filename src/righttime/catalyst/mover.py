@@ -7,59 +7,43 @@ Promise: one durable step at a time; a step that fails leaves nothing visible, a
 
 import threading
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
 
-from righttime.catalyst.capture import Capture, LaneCapture, capture
+from righttime.catalyst.capture import Capture, LaneCapture, Overtaken, capture, complete_us
+from righttime.catalyst.ends import NOTHING, Hidden
 from righttime.catalyst.images import batches_of, rows_of
 from righttime.catalyst.links import Link
-from righttime.catalyst.log import LogEntry, WriteAheadLog, _Record
-from righttime.catalyst.messages import Published
+from righttime.catalyst.log import Log, LogEntry, Record
+from righttime.catalyst.messages import Bypass, Published
+from righttime.catalyst.settler import Settler
 from righttime.catalyst.shell import Catalyst
-from righttime.catalyst.table import MemoryTable
+from righttime.catalyst.table import VERSIONS, MemoryTable
 from righttime.changes.faults import CrashPoint, reach
 from righttime.changes.position import Commit
-from righttime.changes.rows import Chunk, table_of
+from righttime.changes.rows import table_of
 from righttime.changes.schema import TableSchema
-from righttime.errors import CommitFailed, ForeignCommit, RightTimeError
-from righttime.ledger.sqlite import Batch, Ledger
+from righttime.errors import CommitFailed, ForeignCommit, RightTimeError, RowsMoved, StoringFailed
+from righttime.ledger.book import Batch, Book
 from righttime.ledger.state import LaneState, State, TableState
 from righttime.settings import Settings
 from righttime.telemetry import METRICS, get_log
-from righttime.warehouse.store import DataFile, Store
+from righttime.warehouse.store import DataFile, Removal, Store
 
 log = get_log("mover")
 
-
-@dataclass(frozen=True, slots=True)
-class Bypass:
-    """Rows of a commit that go past the catalyst, straight into a table: chunks, files that Spark wrote, or a version that another writer made."""
-
-    chunks: Sequence[Chunk] = ()
-    files: Sequence[DataFile] = ()
-    adopted: "Adopted | None" = None
-
-    @property
-    def rows(self) -> int:
-        return sum(chunk.rows for chunk in self.chunks) + sum(file.rows for file in self.files)
-
-
-@dataclass(frozen=True, slots=True)
-class Adopted:
-    """A Delta version that another writer made, and the rows in it."""
-
-    version: int
-    rows: int
+_TRIES_MAX = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A new table (empty, at `version`) or view that becomes known with a state."""
+    """A new table (at `version`, with `rows` if it was there before) or view that becomes known with a state."""
 
     table: TableSchema | None = None
     version: int = 0
+    rows: int = 0
     view: tuple[str, str] | None = None
 
 
@@ -74,17 +58,22 @@ class _Step:
     kind: str
     declared: Declared = field(default_factory=Declared)
     phase: str = "write files"
+    hidden: dict[str, Hidden] = field(default_factory=dict)
     files: dict[str, list[DataFile]] = field(default_factory=dict)
+    removals: dict[str, Removal] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
-    record: _Record | None = None
+    record: Record | None = None
     entries: list[LogEntry] = field(default_factory=list)
 
 
 class Mover:
     """One per warehouse; its lock orders durable steps, the catalyst's lock is only held for the ledger transaction."""
 
-    def __init__(self, catalyst: Catalyst, ledger: Ledger, store: Store, wal: WriteAheadLog, *, schemas: Mapping[str, TableSchema], settings: Settings) -> None:
+    def __init__(
+        self, catalyst: Catalyst, settler: Settler, ledger: Book, store: Store, wal: Log, *, schemas: Mapping[str, TableSchema], settings: Settings
+    ) -> None:
         self._catalyst = catalyst
+        self._settler = settler
         self._ledger = ledger
         self._store = store
         self._wal = wal
@@ -95,10 +84,15 @@ class Mover:
         self._checkpoints = ThreadPoolExecutor(max_workers=1, thread_name_prefix="righttime-checkpoint")
         self.durable: State = ledger.newest_state()
 
-    def commit(self, link: Link, *, tables: Collection[str], bypass: Mapping[str, Bypass], batch_id: str | None, kind: str) -> Published:
-        """Commit everything staged for this producer, durably; `tables` and those in `bypass` are stored, all other rows logged."""
+    def commit(
+        self, link: Link, *, tables: Collection[str], bypass: Mapping[str, Bypass], batch_id: str | None, kind: str, confirm: Callable[[], None] | None = None
+    ) -> Published:
+        """Commit everything staged for this producer, durably; `tables` and those in `bypass` are stored, all other rows logged.
+
+        Own rows of tables with operations are only logged. `confirm` is called at the commit point, with the lock held, and may refuse.
+        """
         with self._lock:
-            return self._run(own=link, tables={*tables, *bypass}, bypass=bypass, batch_id=batch_id, kind=kind)
+            return self._run(own=link, tables={*tables, *bypass}, bypass=bypass, batch_id=batch_id, kind=kind, confirm=confirm)
 
     def materialize(self, tables: Collection[str]) -> int:
         """Store the committed hot rows of `tables`; return the state."""
@@ -115,7 +109,7 @@ class Mover:
         with self._lock:
             if declared.table is not None:
                 with self._catalyst.lock:
-                    self._catalyst.tables[declared.table.name] = MemoryTable(declared.table.name, declared.version)
+                    self._catalyst.tables[declared.table.name] = MemoryTable(declared.table.name, declared.version, declared.rows)
             try:
                 return self._run(own=None, tables=set(), bypass={}, batch_id=None, kind="declare", declared=declared).state
             except BaseException:
@@ -125,26 +119,83 @@ class Mover:
                 raise
 
     def _run(
-        self, *, own: Link | None, tables: Collection[str], bypass: Mapping[str, Bypass], batch_id: str | None, kind: str, declared: Declared | None = None
+        self,
+        *,
+        own: Link | None,
+        tables: Collection[str],
+        bypass: Mapping[str, Bypass],
+        batch_id: str | None,
+        kind: str,
+        declared: Declared | None = None,
+        confirm: Callable[[], None] | None = None,
     ) -> Published:
         self._clean()
         if own is not None:
             with self._catalyst.lock:
                 for table in bypass:
                     self._catalyst.table(table).lane(own.source)
-        step = _Step(own, capture(self._catalyst, own=own, stored_tables=tables), bypass, tables, kind, declared or Declared())
+        for tried in range(1, _TRIES_MAX + 1):
+            try:
+                return self._try(own, tables, bypass, batch_id, kind, declared or Declared(), confirm)
+            except Overtaken:
+                continue
+            except RowsMoved as error:
+                if tried == _TRIES_MAX:
+                    raise
+                self._settler.settle_anew(error.context["table"])
+        reason = "operations on these tables come first, and other producers either hold earlier commits back or change them without a pause"
+        raise CommitFailed(source=own.source if own else "-", step="capture", reason=reason)
+
+    def _try(
+        self,
+        own: Link | None,
+        tables: Collection[str],
+        bypass: Mapping[str, Bypass],
+        batch_id: str | None,
+        kind: str,
+        declared: Declared,
+        confirm: Callable[[], None] | None,
+    ) -> Published:
+        tables = set(tables) - self._adopted_under_operations(bypass)
+        loaded = {table for table, extra in bypass.items() if extra.adopted is None}
+        if any(self._catalyst.table(table).has_operations for table in loaded):
+            # Rows that are stored carry no commit time, so what was ordered before them has to be done before them.
+            self._try(None, loaded, {}, None, "materialize", Declared(), None)
+        cuts = self._settled(tables - loaded)
+        step = _Step(own, capture(self._catalyst, own=own, stored_tables=tables, cuts=cuts), bypass, tables, kind, declared)
         try:
             self._write(step)
             self._write_log(step)
             self._commit_tables(step)
-            published = self._publish(step, batch_id=batch_id)
+            published = self._publish(step, batch_id=batch_id, confirm=confirm)
         except Exception as error:
             self._give_up(step, error)
-            if isinstance(error, RightTimeError):
-                raise
-            raise CommitFailed(source=own.source if own else "-", step=step.phase, reason=str(error)) from error
+            raise self._told(error, step) from error
         self._finish(step)
         return published
+
+    def _told(self, error: Exception, step: _Step) -> Exception:
+        """Return what the caller gets for an error of a step; where rows are only moved, there is no commit to make again."""
+        moving = step.own is None and step.kind in ("materialize", "log")
+        if isinstance(error, RightTimeError | Overtaken) and not (moving and type(error) is CommitFailed):
+            return error
+        context = (
+            error.context if isinstance(error, CommitFailed) else {"source": step.own.source if step.own else "-", "step": step.phase, "reason": str(error)}
+        )
+        return StoringFailed(**context) if moving else CommitFailed(**context)
+
+    def _adopted_under_operations(self, bypass: Mapping[str, Bypass]) -> set[str]:
+        """Tables whose operations are settled anew, on the version that is adopted: what they ended in the older one is stored with neither."""
+        return {table for table, extra in bypass.items() if extra.adopted is not None and self._catalyst.table(table).has_operations}
+
+    def _settled(self, tables: Collection[str]) -> dict[str, int]:
+        """Settle the tables that have operations, and return the time up to which they can be stored: nothing committed until then is missing here."""
+        with self._catalyst.lock:
+            changed = [table for table in tables if self._catalyst.table(table).has_operations]
+            now_us = self._catalyst.authority.read_us()
+            cut_us = min((complete_us(self._catalyst, source, now_us) for source in self._catalyst.head.sources), default=now_us)
+        self._settler.settle(changed, cut_us)
+        return dict.fromkeys(changed, cut_us)
 
     # -- the phases --------------------------------------------------------------------------------------------------
 
@@ -152,22 +203,41 @@ class Mover:
         for table in sorted(step.tables):
             schema, extra = self._schemas[table], step.bypass.get(table, Bypass())
             lanes = [lane for lane in step.seen.of_table(table) if lane.store]
+            hidden = step.hidden[table] = step.seen.ends[table].at(step.seen.cuts[table]) if table in step.seen.ends else NOTHING
+            if hidden.stored:
+                # Before the new versions: a database with a unique index takes those only once the old ones are gone.
+                version = self._catalyst.tables[table].version
+                removal = step.removals[table] = self._store.remove(
+                    schema, version, hidden.stored, batch_id=uuid.uuid4().hex, changed=self._changed(step, table)
+                )
+                step.files.setdefault(table, []).extend(removal.files)
             if lanes or extra.chunks:
-                hot = (batch for lane in lanes for batch in batches_of(lane.store, schema.columns))
+                hot = (batch for lane in lanes for batch in batches_of(lane.store, schema.columns, hidden.hot))
                 rows = chain(hot, table_of(extra.chunks, schema.columns).to_batches())
-                step.files[table] = self._store.write_files(schema, rows, batch_id=uuid.uuid4().hex)
+                step.files.setdefault(table, []).extend(self._store.write_files(schema, rows, batch_id=uuid.uuid4().hex))
             if extra.files:
                 step.files.setdefault(table, []).extend(extra.files)
 
+    def _changed(self, step: _Step, table: str) -> set[str]:
+        """Return the columns that the operations which are stored in this step write."""
+        with self._catalyst.lock:
+            lanes = self._catalyst.tables[table].lanes
+            stored = [
+                placed.operations
+                for seen in step.seen.of_table(table)
+                for placed in lanes[seen.source].operations_between(lanes[seen.source].stored_id + 1, seen.stored_id)
+            ]
+        return {column for operations in stored for column in operations.columns_set}
+
     def _write_log(self, step: _Step) -> None:
         step.phase = "write log"
-        step.entries = [self._entry(lane) for lane in step.seen.lanes if lane.log or lane.log_times]
+        step.entries = [self._entry(lane) for lane in step.seen.lanes if lane.log or lane.operations or lane.log_times]
         if step.entries:
             step.record = self._wal.append(step.entries, at=self.durable.log_end)
 
     def _entry(self, lane: LaneCapture) -> LogEntry:
         runs = [run for part in lane.log for run in part.piece.runs(part.start, part.stop)]
-        return LogEntry(lane.table, lane.source, runs, lane.times, rows_of(lane.log, self._schemas[lane.table].columns))
+        return LogEntry(lane.table, lane.source, runs, lane.times, rows_of(lane.log, self._schemas[lane.table].columns), lane.operations)
 
     def _commit_tables(self, step: _Step) -> None:
         step.phase = "commit tables"
@@ -177,17 +247,23 @@ class Mover:
         for table, files in step.files.items():
             schema = self._schemas[table]
             before = step.versions.get(table, self._catalyst.tables[table].version)
-            step.versions[table] = self._store.commit(schema, files, version=before, batch_id=uuid.uuid4().hex, batch_number=self._catalyst.head.number + 1)
+            removed = step.removals[table].units if table in step.removals else ()
+            if files or removed:
+                number = self._catalyst.head.number + 1
+                step.versions[table] = self._store.commit(schema, files, version=before, batch_id=uuid.uuid4().hex, batch_number=number, removed=removed)
             reach(CrashPoint.TABLE_COMMITTED)
         if step.files:
             reach(CrashPoint.TABLES_COMMITTED)
 
-    def _publish(self, step: _Step, *, batch_id: str | None) -> Published:
+    def _publish(self, step: _Step, *, batch_id: str | None, confirm: Callable[[], None] | None) -> Published:
         step.phase = "ledger"
         catalyst = self._catalyst
         with catalyst.lock:
             if step.versions:
                 catalyst.await_retries()
+            self._refuse_overtaken(step)
+            if confirm is not None:
+                confirm()
             time_us = catalyst.authority.next_us()
             commit = Commit(catalyst.head.source(step.own.source).next_number, time_us) if step.own else None
             state = self._state(step, commit=commit, time_us=time_us)
@@ -206,6 +282,13 @@ class Mover:
             catalyst.space.notify_all()
             return published
 
+    def _refuse_overtaken(self, step: _Step) -> None:
+        """Rows of the commit under way must not be stored before operations that were committed before them."""
+        for table in step.tables:
+            adopted = step.bypass.get(table, Bypass()).adopted is not None
+            if table not in step.seen.cuts and not adopted and self._catalyst.tables[table].has_operations:
+                raise Overtaken
+
     def _state(self, step: _Step, *, commit: Commit | None, time_us: int) -> State:
         """Build the durable content of the state that this step makes."""
         tables = {name: self._table_state(step, name, time_us) for name in self._catalyst.tables}
@@ -222,12 +305,12 @@ class Mover:
         return (step.own.staged_rows if step.own else 0) + sum(extra.rows for extra in step.bypass.values())
 
     def _table_state(self, step: _Step, name: str, time_us: int) -> TableState:
-        memory, stored = self._catalyst.tables[name], name in step.tables
+        memory = self._catalyst.tables[name]
         lanes = []
         for seen in step.seen.of_table(name):
-            lane = memory.lanes[seen.source]
-            stored_id = seen.last_id if stored else lane.stored_id
-            lanes.append(LaneState(seen.source, stored_id, max(seen.last_id, stored_id), self._stored_us(step, seen, lane.stored_us, time_us)))
+            if seen.source != VERSIONS:
+                stored_us = self._stored_us(step, seen, memory.lanes[seen.source].stored_us, time_us)
+                lanes.append(LaneState(seen.source, seen.stored_id, max(seen.last_id, seen.stored_id), stored_us))
         return TableState(
             name, step.versions.get(name, memory.version), self._rows_stored(step, name), max((lane.stored_us for lane in lanes), default=0), tuple(lanes)
         )
@@ -235,27 +318,40 @@ class Mover:
     def _rows_stored(self, step: _Step, table: str) -> int:
         adopted = step.bypass.get(table, Bypass()).adopted
         before = self._catalyst.tables[table].rows_stored if adopted is None else adopted.rows
-        return before + sum(file.rows for file in step.files.get(table, ()))
+        removal = step.removals.get(table)
+        gone = removal.rows + removal.rows_kept if removal is not None else 0
+        return before - gone + sum(file.rows for file in step.files.get(table, ()))
 
     def _stored_us(self, step: _Step, seen: LaneCapture, before_us: int, time_us: int) -> int:
-        if step.own is not None and seen.source == step.own.source and (seen.table in step.bypass or (seen.store and seen.time_us is None)):
+        if step.own is not None and seen.source == step.own.source and (seen.table in step.bypass or (seen.stores and seen.time_us is None)):
             return time_us
-        return max(before_us, seen.time_us or 0) if seen.store else before_us
+        return max(before_us, seen.time_us or 0) if seen.stores else before_us
 
     def _apply(self, step: _Step, time_us: int) -> None:
         """Tell the memory tables what is logged and stored now; the ledger has it."""
         for seen in step.seen.lanes:
-            lane = self._catalyst.tables[seen.table].lanes[seen.source]
+            memory = self._catalyst.tables[seen.table]
+            lane = memory.lanes[seen.source]
             lane.stored_us = self._stored_us(step, seen, lane.stored_us, time_us)
-            if seen.table in step.tables:
-                lane.stored_id = max(lane.stored_id, seen.last_id)
-                self._catalyst.tables[seen.table].rows_unstored -= sum(part.rows for part in seen.store)
+            if seen.stores and seen.source != VERSIONS:
+                held = lane.operations_nbytes
+                memory.rows_unstored -= lane.stored_up_to(seen.stored_id)
+                memory.bytes_operations -= held - lane.operations_nbytes
             lane.logged_id = max(lane.logged_id, seen.last_id)
             lane.logged_us = max(lane.logged_us, seen.times[-1][0] if seen.times else 0)
         for table, version in step.versions.items():
             memory = self._catalyst.tables[table]
             memory.rows_stored = self._rows_stored(step, table)
             memory.version = version
+            memory.changes += 1
+        for table in step.seen.cuts:
+            memory = self._catalyst.tables[table]
+            memory.reset_versions(self._catalyst.row_ids.last)
+            memory.settled_us = step.seen.cuts[table]
+        for table, extra in step.bypass.items():
+            if extra.adopted is not None:
+                self._catalyst.tables[table].reset_versions(self._catalyst.row_ids.last)
+                self._catalyst.tables[table].settled_us = 0
 
     def _batches(self, step: _Step, commit: Commit | None, batch_id: str | None, state: int) -> list[Batch]:
         done = [

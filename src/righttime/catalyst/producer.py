@@ -7,7 +7,8 @@ Promise: a call that raises leaves the transaction as it was before the call.
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
@@ -15,23 +16,31 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from righttime.catalyst.archive import Archive, Buffer
-from righttime.catalyst.images import Images
+from righttime.catalyst.holder import OperationHolder, Where
 from righttime.catalyst.listener import Listener
-from righttime.catalyst.messages import Flush, Published
-from righttime.catalyst.mover import Bypass, Mover
+from righttime.catalyst.messages import Bypass, Content, Flush, Published
 from righttime.catalyst.policies import Policy, start_policy
-from righttime.catalyst.shell import Catalyst
+from righttime.catalyst.port import Port, anything_goes
 from righttime.changes.clock import Clock
 from righttime.changes.durations import Duration
 from righttime.changes.encoder import RowEncoder
 from righttime.changes.faults import CrashPoint, reach
-from righttime.changes.position import Commit
+from righttime.changes.operations import Kind, Operations
 from righttime.changes.rows import Chunk, Row
 from righttime.changes.schema import TableSchema
-from righttime.errors import BadSetting, BatchTooLarge, ProducerClosed, UnknownTable, WrongType
-from righttime.settings import Settings
+from righttime.errors import (
+    BadSetting,
+    BatchTooLarge,
+    CommitUnknown,
+    NotLazy,
+    NotStored,
+    OperationRefused,
+    ProducerClosed,
+    RightTimeError,
+    UnknownTable,
+    WrongType,
+)
 from righttime.telemetry import get_log
-from righttime.warehouse.store import DataFile
 
 log = get_log("producer")
 
@@ -47,40 +56,21 @@ class OwnRows:
     bypass: Mapping[str, Bypass]
 
 
-@dataclass(frozen=True, slots=True)
-class Loading:
-    """What a producer works with; put together by the service."""
-
-    catalyst: Catalyst
-    mover: Mover
-    images: Images
-    schemas: Mapping[str, TableSchema]
-    settings: Settings
-    clock: Clock
-    known_batch: Callable[[str, str], Commit | None]
-    stage_df: Callable[[TableSchema, Any], list[DataFile]]
-    read_files: Callable[[TableSchema, Sequence[DataFile]], pa.Table]
-    drop_files: Callable[[TableSchema, Sequence[DataFile]], None]
-    own_query: Callable[..., Any]
-    producers_changed: Callable[[], None]
-
-
 class Producer:
     """One source's loader. Calls from several threads are taken one after the other."""
 
-    def __init__(self, source: str, *, policy: Policy, loading: Loading) -> None:
-        self.source = source
-        self.policy = start_policy(policy, _Probe(loading.clock))
-        self._with = loading
+    def __init__(self, source: str, *, policy: Policy, port: Port) -> None:
+        self.policy = start_policy(policy, _Probe(port.clock))
+        self._with = port
         self._buffers: dict[str, Buffer] = {}
         self._archive = Archive()
+        self._in_doubt: dict[str, list[Content]] = {}  # a lazy commit whose answer did not come
         self._calls = threading.RLock()
         self._archive_lock = threading.Lock()
         self._closed = False
-        self._link = loading.catalyst.open_link(source, policy=repr(policy))
-        self._listener = Listener(
-            loading.catalyst, self._link, serve=self._serve, poll=self._poll, poll_s=loading.settings.policy_poll_s, lease_s=loading.settings.producer_lease_s
-        )
+        self._session = port.open_session(source, policy=repr(policy))
+        self.source = self._session.source
+        self._listener = Listener(self._session, serve=self._serve, poll=self._poll, poll_s=port.settings.policy_poll_s, lease_s=port.settings.producer_lease_s)
 
     # -- rows in -----------------------------------------------------------------------------------------------------
 
@@ -120,11 +110,16 @@ class Producer:
                 raise WrongType(table=table, column="*", value=f"a {type(df).__name__}", expected="a Spark DataFrame")
             schema = self._with.schemas[table.lower()]
             files = self._with.stage_df(schema, df)
-            if schema.in_memory and sum(file.size for file in files) <= self._with.settings.bypass_bytes:
+            if schema.unique or (schema.in_memory and sum(file.size for file in files) <= self._with.settings.bypass_bytes):
                 rows = self._with.read_files(schema, files)
                 self._with.drop_files(schema, files)
                 self._add(table, buffer, buffer.encoder.encode_arrow(rows))
             else:
+                if buffer.operations.count:
+                    self._with.drop_files(schema, files)
+                    raise OperationRefused(
+                        table=schema.name, reason="so many rows go straight to the warehouse, past the operations before them; commit those first"
+                    )
                 buffer.encode_pending()
                 buffer.files.extend(files)
 
@@ -132,7 +127,15 @@ class Producer:
         size = sum(chunk.nbytes for chunk in chunks)
         if size > self._with.settings.batch_bytes_max:
             raise BatchTooLarge(table=table, size=size, bound=self._with.settings.batch_bytes_max)
+        self._check(buffer.encoder.table, chunks)
         buffer.add(chunks)
+
+    def _check(self, schema: TableSchema, content: Sequence[Content]) -> None:
+        """Refuse what the table's store could not hold, before it is committed and can never be stored."""
+        for part in content:
+            for batch in [part.content] if isinstance(part, Chunk) else _contents(part):
+                if isinstance(batch, pa.RecordBatch):  # blocks of numbers fit everywhere
+                    self._with.check_storable(schema, batch)
 
     def _buffer(self, table: str) -> Buffer:
         if self._closed:
@@ -143,7 +146,59 @@ class Producer:
         schema = self._with.schemas.get(str(table).lower())
         if schema is None:
             raise UnknownTable(table=table, known=", ".join(sorted(self._with.schemas)) or "none")
-        return self._buffers.setdefault(schema.name, Buffer(RowEncoder(schema)))
+        return self._buffers.setdefault(schema.name, Buffer(RowEncoder(schema), OperationHolder(schema)))
+
+    # -- operations --------------------------------------------------------------------------------------------------
+
+    def update(self, table: str, set: Mapping[str, Any], where: Where = None, *, parameters: Sequence[Any] = ()) -> None:
+        """Change rows: `set` gives columns their new values (or `expr("qty + 1")`), `where` chooses the rows.
+
+        A mapping chooses by equality, text is an SQL condition with `?` for `parameters`, None means every row. It takes effect at commit, on everything
+        committed before and on the rows that this transaction inserted before.
+        """
+        with self._calls:
+            buffer = self._changing(table)
+            buffer.operations.update(set, where, parameters, after=buffer.rows_inserted)
+
+    def delete(self, table: str, where: Where = None, *, parameters: Sequence[Any] = ()) -> None:
+        """Delete rows, chosen as by `update`."""
+        with self._calls:
+            buffer = self._changing(table)
+            buffer.operations.delete(where, parameters, after=buffer.rows_inserted)
+
+    def upsert(self, table: str, row: Row) -> None:
+        """Give the row with this key the given columns, or insert it if there is none."""
+        with self._calls:
+            buffer = self._changing(table)
+            buffer.operations.upsert(row, after=buffer.rows_inserted)
+
+    def update_many(self, table: str, rows: Sequence[Row] | pa.Table) -> None:
+        """Update by key, many rows at once: each gives the key columns and the columns to set. All of them are taken or none."""
+        self._change_many("update", table, rows)
+
+    def upsert_many(self, table: str, rows: Sequence[Row] | pa.Table) -> None:
+        """Upsert many rows at once, all of them or none."""
+        self._change_many("upsert", table, rows)
+
+    def delete_many(self, table: str, rows: Sequence[Row] | pa.Table) -> None:
+        """Delete by key, many rows at once: each gives the key columns. All of them are taken or none."""
+        self._change_many("delete", table, rows)
+
+    def _change_many(self, kind: Kind, table: str, rows: Any) -> None:
+        with self._calls:
+            buffer = self._changing(table)
+            if isinstance(rows, pa.Table):
+                buffer.operations.add_arrow(kind, rows, after=buffer.rows_inserted)
+            else:
+                buffer.operations.add_rows(kind, rows if type(rows) is list else self._listed(table, rows), after=buffer.rows_inserted)
+
+    def _changing(self, table: str) -> Buffer:
+        buffer = self._buffer(table)
+        if buffer.files:
+            raise OperationRefused(
+                table=buffer.encoder.table.name, reason="rows of this transaction go straight to the warehouse (a large DataFrame); commit them first"
+            )
+        return buffer
 
     # -- transactions ------------------------------------------------------------------------------------------------
 
@@ -157,19 +212,26 @@ class Producer:
             wanted = self._durability(materialize, durability)
             if batch_id is not None and (type(batch_id) is not str or not batch_id):
                 raise BadSetting(name="batch_id", reason=f"{batch_id!r} is no text")
-            if batch_id is not None and (known := self._known(batch_id)) is not None:
+            if batch_id is not None and (known := self._session.known_batch(batch_id)) is not None:
                 self.rollback()
-                return Published(known, self._with.catalyst.head.number, replayed=True)
-            rows, bypass = self._transaction()
+                return known
+            content, bypass = self._transaction()
             reach(CrashPoint.COMMIT_STAGED)
-            if wanted == "memory" and not bypass:
-                published = self._commit_in_memory(rows, batch_id)
+            if wanted == "memory" and not bypass and not self._must_store(content):
+                published = self._commit_in_memory(content, batch_id)
             else:
-                published = self._commit_durably(rows, bypass, batch_id, store=wanted == "warehouse")
-            for buffer in self._buffers.values():
-                buffer.clear()
+                try:
+                    published = self._commit_durably(content, bypass, batch_id, store=wanted == "warehouse")
+                except NotStored:
+                    self._end_transaction()  # it is committed
+                    raise
+            self._end_transaction()
             reach(CrashPoint.COMMIT_PUBLISHED)
             return published
+
+    def _end_transaction(self) -> None:
+        for buffer in self._buffers.values():
+            buffer.clear()
 
     def _durability(self, materialize: bool, durability: Durability | None) -> Durability:
         if self._closed:
@@ -180,72 +242,101 @@ class Producer:
             raise BadSetting(name="durability", reason='materialize=True means durability="warehouse"; give only one of them')
         return "warehouse" if materialize else durability or "memory"
 
-    def _known(self, batch_id: str) -> Commit | None:
-        with self._with.catalyst.lock:
-            found = self._with.catalyst.head.batches.get((self.source, batch_id))
-        return found or self._with.known_batch(self.source, batch_id)
-
-    def _transaction(self) -> tuple[dict[str, list[Chunk]], dict[str, Bypass]]:
-        """Return the open transaction's rows: those for the catalyst, and those that go past it."""
-        rows: dict[str, list[Chunk]] = {}
+    def _transaction(self) -> tuple[dict[str, list[Content]], dict[str, Bypass]]:
+        """Return the open transaction: what is for the catalyst, and rows that go past it."""
+        content: dict[str, list[Content]] = {}
         bypass: dict[str, Bypass] = {}
         for name, buffer in self._buffers.items():
             schema = self._with.schemas[name]
-            buffer.encode_pending()
-            if buffer.files or (buffer.chunks and (not schema.in_memory or buffer.nbytes > self._with.settings.bypass_bytes)):
+            if buffer.pending:
+                buffer.encode_pending()
+                self._check(schema, buffer.chunks[-1:])
+            large = buffer.chunks and (not schema.in_memory or buffer.nbytes > self._with.settings.bypass_bytes)
+            # Rows with operations after them need ids, which only the catalyst gives; unique keys are looked up there.
+            if buffer.files or (large and not buffer.operations.count and not buffer.rows_staged and not schema.unique):
                 bypass[name] = Bypass(tuple(buffer.chunks), tuple(buffer.files))
-            elif buffer.chunks:
-                rows[name] = list(buffer.chunks)
-        return rows, bypass
+            elif buffer.in_use:
+                content[name] = buffer.content()
+                self._check(schema, [part for part in content[name] if isinstance(part, Operations)])
+        return content, bypass
 
-    def _commit_in_memory(self, rows: dict[str, list[Chunk]], batch_id: str | None) -> Published:
-        # Rows that the producer read back before commit are in the catalyst already, so there is nothing to hold back.
-        if not self._link.staged and not self.policy.should_flush() and self._archive.nbytes <= self._with.settings.archive_bytes_max:
-            return self._commit_lazily(rows, batch_id)
-        self._make_room(rows)
-        with self._archive_lock:
-            published = self._with.catalyst.commit(self._link, self._archive.take_all(), rows, batch_id=batch_id)
+    def _must_store(self, content: Mapping[str, Sequence[Content]]) -> bool:
+        """A table without memory table keeps its rows in the warehouse, those that were changed as well."""
+        held = (name for name, buffer in self._buffers.items() if name in content or buffer.rows_staged or buffer.operations.count)
+        return any(not self._with.schemas[name].in_memory for name in held)
+
+    def _commit_in_memory(self, content: dict[str, list[Content]], batch_id: str | None) -> Published:
+        operations = [part for parts in content.values() for part in parts if isinstance(part, Operations)]
+        tried = any(self._with.schemas[table].unique for table in content) or any(not part.lazy for part in operations)
+        # What an expression makes may be a value that the store cannot hold.
+        tried = tried or (self._with.check_storable is not anything_goes and any(part.expressions for part in operations))
+        # What the producer read back before commit is in the catalyst already, so there is nothing to hold back. Operations always go there:
+        # rows that others commit later could be stored first, and stored rows carry no time that would keep an older operation off them.
+        lazy = not tried and not operations and not self._session.staged
+        if lazy and not self.policy.should_flush() and self._archive.nbytes <= self._with.settings.archive_bytes_max:
+            try:
+                return self._commit_lazily(content, batch_id)
+            except NotLazy:
+                pass  # an operation of another producer needs every row of these tables now
+        if tried:
+            # What can fail is tried where the rows are; if it does, the transaction is there and can be rolled back.
+            self._stage(content)
+            content = {}
+        self._make_room(content)
+        with self._taken(self._archive.take_all) as flushes:
+            published = self._session.commit(flushes, content, batch_id=batch_id)
         self._tell_policy()
         return published
 
-    def _commit_lazily(self, rows: dict[str, list[Chunk]], batch_id: str | None) -> Published:
+    def _commit_lazily(self, content: dict[str, list[Content]], batch_id: str | None) -> Published:
         with self._archive_lock:
-            commit = self._with.catalyst.commit_lazily(
-                self._link, {table: sum(chunk.rows for chunk in chunks) for table, chunks in rows.items()}, batch_id=batch_id
-            )
-            for table, chunks in rows.items():
-                self._archive.add(table, commit.time_us, chunks)
+            try:
+                published = self._session.commit_lazily({table: sum(part.rows for part in parts) for table, parts in content.items()}, batch_id=batch_id)
+            except CommitUnknown:
+                self._in_doubt = content
+                raise
+            self._in_doubt = {}
+            if not published.replayed:
+                self._archive_commit(published, content)
         self._listener.start()
-        return Published(commit, self._with.catalyst.head.number)
+        return published
 
-    def _commit_durably(self, rows: dict[str, list[Chunk]], bypass: dict[str, Bypass], batch_id: str | None, *, store: bool) -> Published:
+    def _archive_commit(self, published: Published, content: Mapping[str, list[Content]]) -> None:
+        for table, parts in content.items():
+            self._archive.add(table, published.commit.time_us, parts)
+
+    def _commit_durably(self, content: dict[str, list[Content]], bypass: dict[str, Bypass], batch_id: str | None, *, store: bool) -> Published:
         # Rows that are stored in this very step may stand over the bound for that long; storing is the way out of a full catalyst.
-        self._stage(rows, bounded=not store)
-        tables = self._unstored() if store else set()
-        published = self._with.mover.commit(
-            self._link, tables=tables, bypass=bypass, batch_id=batch_id, kind="materialize" if store else "bypass" if bypass else "log"
-        )
+        self._stage(content, bounded=not store)
+        published = self._session.commit_durably(bypass, store=store, batch_id=batch_id)
         self._tell_policy()
         return published
 
-    def _stage(self, rows: dict[str, list[Chunk]], *, bounded: bool = True) -> None:
-        """Move archives and the transaction's rows into the catalyst, the latter uncommitted; they leave the buffers."""
+    def _stage(self, content: dict[str, list[Content]], *, bounded: bool = True) -> None:
+        """Move archives and the transaction into the catalyst, the latter uncommitted; it leaves the buffers."""
         if bounded:
-            self._make_room(rows)
+            self._make_room(content)
+        with self._taken(self._archive.take_all) as flushes:
+            self._session.stage(flushes, content)
+        for table in content:
+            self._buffers[table].stage()
+
+    @contextmanager
+    def _taken(self, take: Callable[[], list[Flush]]) -> Iterator[list[Flush]]:
+        """Take from the archive for one delivery; if that fails, everything is put back."""
         with self._archive_lock:
-            self._with.catalyst.stage(self._link, self._archive.take_all(), rows)
-        for table in rows:
-            self._buffers[table].clear()
+            flushes = take()
+            try:
+                yield flushes
+            except BaseException:
+                self._archive.restore(flushes)
+                raise
 
-    def _unstored(self) -> set[str]:
-        with self._with.catalyst.lock:
-            lanes = ((name, table.lanes.get(self.source)) for name, table in self._with.catalyst.tables.items())
-            return {name for name, lane in lanes if lane is not None and lane.last_id > lane.stored_id}
-
-    def _make_room(self, rows: Mapping[str, Sequence[Chunk]]) -> None:
+    def _make_room(self, content: Mapping[str, Sequence[Content]]) -> None:
         waiting = self._archived()
-        for table in rows.keys() | waiting.keys():
-            self._with.images.make_room(self._with.schemas[table], waiting.get(table, 0) + sum(chunk.nbytes for chunk in rows.get(table, ())))
+        sizes = {table: waiting.get(table, 0) + sum(part.nbytes for part in content.get(table, ())) for table in content.keys() | waiting.keys()}
+        if sizes:
+            self._session.make_room(sizes)
 
     def _archived(self, *, up_to_us: int | None = None) -> dict[str, int]:
         """Return the archived bytes of each table that has any."""
@@ -253,14 +344,22 @@ class Producer:
             return {table: self._archive.bytes_of(table, up_to_us=up_to_us) for table in self._archive.tables()}
 
     def rollback(self) -> None:
-        """Drop the rows of the open transaction."""
+        """Drop the open transaction: its rows and its operations."""
         with self._calls:
             for name, buffer in self._buffers.items():
                 if buffer.files:
                     self._with.drop_files(self._with.schemas[name], buffer.files)
                 buffer.clear()
-            if self._link.staged:
-                self._with.catalyst.roll_back(self._link)
+            made = self._session.roll_back()
+            if made is not None:
+                self._keep_made(made)
+
+    def _keep_made(self, made: Published) -> None:
+        """Archive a lazy commit that was rolled back while nobody knew whether it was made: it was, and what is made is delivered."""
+        with self._archive_lock:
+            self._archive_commit(made, self._in_doubt)
+            self._in_doubt = {}
+        self._listener.start()
 
     def _tell_policy(self) -> None:
         """Tell the policy of a flush. What has happened stays happened, whatever a user's policy makes of it."""
@@ -272,35 +371,47 @@ class Producer:
     # -- own reads ---------------------------------------------------------------------------------------------------
 
     def sql(
-        self, query: str, *, freshness: Duration | None = None, wait: Duration | None = None, on_late: str = "error", parameters: Sequence[Any] | None = None
+        self,
+        query: str,
+        *,
+        freshness: Duration | None = None,
+        wait: Duration | None = None,
+        on_late: str = "error",
+        parameters: Sequence[Any] | None = None,
+        ask: Callable[..., Any] | None = None,
     ) -> Any:
-        """Answer a query on what is committed, under the same contract as `Warehouse.sql`, and on the rows of this transaction."""
+        """Answer a query on what is committed, under the same contract as `Warehouse.sql`, and on the rows of this transaction.
+
+        `ask` is who answers it: a connection to a PostgreSQL warehouse has the database answer; None is Spark.
+        """
         with self._calls:
-            rows, bypass = self._transaction()
-            self._stage(rows)
-            return self._with.own_query(query, freshness=freshness, wait=wait, on_late=on_late, parameters=parameters or (), own=OwnRows(self.source, bypass))
+            content, bypass = self._transaction()
+            self._stage(content)
+            own = OwnRows(self.source, bypass)
+            return (ask or self._with.own_query)(query, freshness=freshness, wait=wait, on_late=on_late, parameters=parameters or (), own=own)
 
     # -- flushing ----------------------------------------------------------------------------------------------------
 
     def flush(self, *tables: str) -> None:
-        """Move lazily committed rows to the catalyst now: those of the named tables, or all."""
+        """Move lazily committed rows to the catalyst now: those of the named tables, or all. A service always gets all: its commits stay whole."""
         with self._calls:
-            self._flush([self._open_buffer(table).encoder.table.name for table in tables] or list(self._archived()))
+            named = [self._open_buffer(table).encoder.table.name for table in tables]
+            self._flush(list(self._archived()) if self._session.apart or not named else named)
 
     def _flush(self, tables: Sequence[str]) -> None:
         archived = self._archived()
-        for table in tables:
-            self._with.images.make_room(self._with.schemas[table], archived.get(table, 0))
-        with self._archive_lock:
-            flushes: list[Flush] = [self._archive.take(table) for table in tables]
-            self._with.catalyst.flush(self._link, flushes)
+        self._session.make_room({table: archived.get(table, 0) for table in tables})
+        with self._taken(lambda: [self._archive.take(table) for table in tables]) as flushes:
+            self._session.flush(flushes)
         self._tell_policy()
 
     def _serve(self, table: str, time_us: int) -> None:
         """Answer a request for data (P5): archived commits up to the time, then the assurance that this is all."""
-        self._with.images.make_room(self._with.schemas[table], self._archived(up_to_us=time_us).get(table, 0))
-        with self._archive_lock:
-            self._with.catalyst.flush(self._link, [self._archive.take(table, up_to_us=time_us, watermark_us=time_us)])
+        archived = self._archived(up_to_us=time_us)
+        tables = {table, *archived} if self._session.apart else {table}
+        self._session.make_room({each: archived.get(each, 0) for each in tables})
+        with self._taken(lambda: [self._archive.take(each, up_to_us=time_us, watermark_us=time_us) for each in tables]) as flushes:
+            self._session.flush(flushes)
         self._tell_policy()
 
     def _poll(self) -> None:
@@ -318,14 +429,22 @@ class Producer:
                 return
             self.rollback()
             # Over the bound if need be: what was acknowledged must not be lost because memory is full.
-            with self._archive_lock:
-                self._with.catalyst.flush(self._link, self._archive.take_all())
-            self._tell_policy()
-            self._closed = True
-            self._buffers.clear()
-            self._with.catalyst.close_link(self._link)
+            try:
+                with self._taken(self._archive.take_all) as flushes:
+                    self._session.flush(flushes)
+                self._tell_policy()
+            except RightTimeError as error:
+                if not error.retryable:
+                    self._end()  # nobody will ever take it: the loader is told, and is rid of the producer
+                raise
+            self._end()
         self._listener.join()
         self._with.producers_changed()
+
+    def _end(self) -> None:
+        self._closed = True
+        self._buffers.clear()
+        self._session.close()
 
     @property
     def closed(self) -> bool:
@@ -334,9 +453,9 @@ class Producer:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether there are rows that are neither committed nor rolled back."""
+        """Whether there are rows or operations that are neither committed nor rolled back."""
         with self._calls:
-            return bool(self._link.staged) or any(buffer.rows for buffer in self._buffers.values())
+            return self._session.staged or any(buffer.in_use for buffer in self._buffers.values())
 
     def __enter__(self) -> "Producer":
         return self
@@ -347,6 +466,12 @@ class Producer:
                 self.commit()
         finally:
             self.close()
+
+
+def _contents(operations: Operations) -> list[object]:
+    """Return the values of operations, and their expressions as values: such a text holds every character that it can bring into a row."""
+    texts = [pa.record_batch({column: [text]}) for column, text in operations.expressions]
+    return [*(part.chunk.content for part in (operations.key_rows, operations.value_rows) if part is not None), *texts]
 
 
 class _Probe:

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from righttime.catalyst.head import SourceHistory
-from righttime.catalyst.log import LogEntry, WriteAheadLog
+from righttime.catalyst.log import Log, LogEntry
 from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.table import Lane, MemoryTable, Piece
 from righttime.changes.position import START, Commit
 from righttime.changes.rows import Chunk
 from righttime.changes.schema import TableSchema
 from righttime.errors import ForeignCommit
-from righttime.ledger.sqlite import Ledger, Loss
+from righttime.ledger.book import Book, Loss
 from righttime.ledger.state import State, TableState
 from righttime.ledger.trace import CommitTrace
 from righttime.telemetry import get_log
@@ -37,9 +37,9 @@ class Recovered:
 def recover(
     catalyst: Catalyst,
     *,
-    ledger: Ledger,
+    ledger: Book,
     store: Store,
-    wal: WriteAheadLog,
+    wal: Log,
     trace: CommitTrace | None,
     schemas: Mapping[str, TableSchema],
     state: State,
@@ -102,10 +102,13 @@ def _replay(catalyst: Catalyst, entry: LogEntry) -> int:
             lane.pieces.append(Piece(Chunk(batch), [first for first, _, _ in runs], [offset for _, _, offset in runs]))
             memory.bytes_memory += lane.pieces[-1].content.nbytes
             start += batch.num_rows
+    operations = [placed for placed in entry.operations if placed.first_id > lane.stored_id]
+    lane.operations.extend(operations)
+    memory.bytes_operations += sum(placed.operations.nbytes for placed in operations)
     for time_us, row_id in entry.times:
         if time_us > lane.times.newest_us and row_id >= lane.times.committed_id:
             lane.times.add(time_us, row_id)
-    return sum(rows for _, rows in entry.runs)
+    return sum(rows for _, rows in entry.runs) + sum(placed.operations.rows for placed in entry.operations)
 
 
 def _cut(runs: Sequence[tuple[int, int]], start: int, stop: int) -> Iterator[tuple[int, int, int]]:
@@ -125,7 +128,7 @@ def _seal_times(memory: MemoryTable, found: TableState, positions: Mapping[str, 
         if lane.times.committed_id < seen.visible_id:
             lane.times.add(max(positions[seen.source].time_us, lane.times.newest_us + 1), seen.visible_id)
         lane.logged_id, lane.logged_us = seen.visible_id, lane.times.newest_us
-    memory.rows_unstored = memory.rows_hot()
+    memory.rows_unstored = memory.rows_hot() + sum(placed.operations.rows for lane in memory.lanes.values() for placed in lane.operations)
 
 
 def _restore_head(catalyst: Catalyst, state: State, losses: list[Loss], *, number: int) -> None:

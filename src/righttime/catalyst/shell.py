@@ -6,7 +6,9 @@ Promise: whatever one call makes visible becomes visible at once, in one state; 
 except the mover's ledger transaction, which is the commit point.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from threading import Condition, RLock
 
 from righttime.catalyst.accuracy import newest_consistent
@@ -14,12 +16,12 @@ from righttime.catalyst.head import Head
 from righttime.catalyst.indexes import RowIds
 from righttime.catalyst.leases import LaneKey, Lease, LeaseTable
 from righttime.catalyst.links import Link
-from righttime.catalyst.messages import Accuracy, Flush, Look, Published, Trace
-from righttime.catalyst.table import Lane, MemoryTable, Slice
+from righttime.catalyst.messages import Accuracy, Content, Flush, Look, Published, Trace
+from righttime.catalyst.table import VERSIONS, Lane, MemoryTable, Slice
 from righttime.changes.clock import Clock, TimeAuthority
+from righttime.changes.operations import rows_and_operations
 from righttime.changes.position import Commit, time_text
-from righttime.changes.rows import Chunk
-from righttime.errors import AsOfUnavailable, BadSource, FreshnessUnavailable, ProducerClosed, UnknownTable
+from righttime.errors import AsOfUnavailable, BadSource, FreshnessUnavailable, NotLazy, ProducerClosed, UnknownTable
 from righttime.settings import Settings
 
 
@@ -38,6 +40,7 @@ class Catalyst:
         self.row_ids = RowIds()
         self.tables: dict[str, MemoryTable] = {}
         self.links: dict[str, Link] = {}
+        self.gates: Counter[str] = Counter()  # tables to which nobody may commit lazily now
         self.authority = authority
         self.clock = clock
         self._settings = settings
@@ -68,11 +71,38 @@ class Catalyst:
             link.asked.notify_all()
             self.arrivals.notify_all()
 
+    def await_requests(self, link: Link, timeout_s: float) -> dict[str, int] | None:
+        """Wait for what queries ask of a producer and note that it is alive; None once it is closed."""
+        with self.lock:
+            if not link.requests and not link.closed:
+                link.asked.wait(timeout=timeout_s)
+            if link.closed:
+                return None
+            link.alive_s = self.clock.monotonic_s()
+            requests = dict(link.requests)
+            link.requests.clear()
+            return requests
+
+    @contextmanager
+    def gated(self, tables: Sequence[str]) -> Iterator[None]:
+        """Let nobody commit lazily to these tables as long as the block lasts; such commits come at once instead."""
+        with self.lock:
+            self.gates.update(tables)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.gates.subtract(tables)
+
     def commit_lazily(self, link: Link, rows: Mapping[str, int], *, batch_id: str | None = None) -> Commit:
         """Number a commit whose rows stay with the producer; from here on queries know that they have to ask for them."""
         with self.lock:
             self._refuse_closing(link.source)
+            gated = next((table for table in rows if self.gates[table] > 0), None)
+            if gated is not None:
+                raise NotLazy(table=gated)
             commit = self._number(link, self.authority.next_us(), rows=sum(rows.values()))
+            link.alive_s = self.clock.monotonic_s()
             link.archive([table for table, count in rows.items() if count], commit.time_us, rows=sum(rows.values()))
             if batch_id is not None:
                 self.head.note_batch(link.source, batch_id, commit, batches_max=self._settings.batches_max)
@@ -85,7 +115,7 @@ class Catalyst:
             self.arrivals.notify_all()
             return self.head.advance()
 
-    def commit(self, link: Link, flushes: Iterable[Flush], rows: Mapping[str, Sequence[Chunk]], *, batch_id: str | None = None) -> Published:
+    def commit(self, link: Link, flushes: Iterable[Flush], rows: Mapping[str, Sequence[Content]], *, batch_id: str | None = None) -> Published:
         """Take archives and the rows of this commit in, all visible together in one new state."""
         with self.lock:
             self._refuse_closing(link.source)
@@ -95,7 +125,7 @@ class Catalyst:
             self.arrivals.notify_all()
             return published
 
-    def stage(self, link: Link, flushes: Iterable[Flush], rows: Mapping[str, Sequence[Chunk]]) -> None:
+    def stage(self, link: Link, flushes: Iterable[Flush], rows: Mapping[str, Sequence[Content]]) -> None:
         """Take archives in, and the rows of an open transaction as uncommitted: only their own producer can read those."""
         with self.lock:
             self._take(link, flushes)
@@ -106,8 +136,10 @@ class Catalyst:
     def finish(self, link: Link, time_us: int, *, rows: int, batch_id: str | None) -> Published:
         """Commit everything staged for this producer at `time_us`; the lock is held by the caller or taken here."""
         with self.lock:
-            for table in link.staged:
-                self.tables[table].lane(link.source).commit(time_us)
+            for name in link.staged:
+                table = self.tables[name]
+                table.lane(link.source).commit(time_us)
+                table.changes += 1  # others see these rows only now, so whoever was tried before has to be tried again
             if link.staged:
                 self.space.notify_all()  # committed rows can be spilled
             link.staged.clear()
@@ -122,9 +154,12 @@ class Catalyst:
         with self.lock:
             for name in link.staged:
                 table = self.tables[name]
-                dropped = table.lane(link.source).roll_back()
-                table.discount(dropped)
-                table.rows_unstored -= sum(piece.rows for piece in dropped)
+                lane = table.lane(link.source)
+                held = lane.operations_nbytes
+                table.discount(lane.roll_back())
+                table.bytes_operations -= held - lane.operations_nbytes
+                table.rows_unstored -= link.staged[name]
+                table.changes += 1
             link.staged.clear()
             link.staged_rows = 0
             self.head.advance()
@@ -146,22 +181,26 @@ class Catalyst:
             else:
                 link.archived_from[flush.table] = flush.next_us
 
-    def _stage(self, link: Link, rows: Mapping[str, Sequence[Chunk]]) -> int:
+    def _stage(self, link: Link, rows: Mapping[str, Sequence[Content]]) -> int:
         count = 0
-        for name, chunks in rows.items():
-            if chunks:
+        for name, parts in rows.items():
+            if parts:
                 table = self.table(name)
                 lane = table.lane(link.source)
-                self._add(table, lane, chunks)
+                self._add(table, lane, parts)
                 lane.times.uncommitted_id = lane.last_id
-                link.staged.add(name)
-                count += sum(chunk.rows for chunk in chunks)
+                staged = sum(part.rows for part in parts)
+                link.staged[name] = link.staged.get(name, 0) + staged
+                count += staged
         return count
 
-    def _add(self, table: MemoryTable, lane: Lane, chunks: Sequence[Chunk]) -> None:
-        lane.add(chunks, self.row_ids)
+    def _add(self, table: MemoryTable, lane: Lane, content: Sequence[Content]) -> None:
+        chunks, operations = rows_and_operations(content)
+        lane.add(chunks, self.row_ids, operations)
         table.bytes_memory += sum(chunk.nbytes for chunk in chunks)
-        table.rows_unstored += sum(chunk.rows for chunk in chunks)
+        table.bytes_operations += sum(each.nbytes for each in operations)
+        table.rows_unstored += sum(part.rows for part in content)
+        table.changes += 1
         if self.hot_rows_max is not None and table.rows_unstored >= self.hot_rows_max:
             self.grown.notify_all()
 
@@ -204,7 +243,7 @@ class Catalyst:
                 dead = next((pair for pair in owing if pair in silent), None)
                 if dead is not None or now_s >= deadline_s or len(silent) == len(behind):
                     if owing:
-                        return self._late(owing, wanted_us, started_s, dead=dead, accept_late=accept_late)
+                        return self._late(owing, wanted_us, started_s, floor_us=floor_us, tables=tables, dead=dead, accept_late=accept_late)
                     break
                 for table, link in behind:
                     link.request(table, wanted_us)
@@ -229,11 +268,25 @@ class Catalyst:
         """Lanes whose producer holds committed rows back; all others are complete up to now."""
         return [(table, link) for link in self.links.values() for table in tables if table in link.archived_from]
 
-    def _late(self, behind: list[tuple[str, Link]], wanted_us: int, started_s: float, *, dead: tuple[str, Link] | None, accept_late: bool) -> Accuracy:
+    def _late(
+        self,
+        behind: list[tuple[str, Link]],
+        wanted_us: int,
+        started_s: float,
+        *,
+        floor_us: int,
+        tables: Sequence[str],
+        dead: tuple[str, Link] | None,
+        accept_late: bool,
+    ) -> Accuracy:
         # Everything before the oldest commit that a producer still holds back is here.
         late = {link.source: min(mine.archived_from[table] for table, mine in behind if mine is link) - 1 for _, link in behind}
         torn = [source for source, newest_us in late.items() if any(source in t.lanes and t.lanes[source].stored_us > newest_us for t in self.tables.values())]
         torn += [source for source, newest_us in late.items() if self.head.source(source).oldest_us > newest_us]
+        if accept_late and any(self.tables[name].has_operations for name in tables):
+            # An operation may have to reach a row that is held back: where there are any, all sources are cut at the same, older time.
+            wanted_us = min(late.values())
+            torn += [source for source in late if wanted_us < floor_us]
         if accept_late and not torn:
             return Accuracy(wanted_us, late)
         table, link = dead or behind[0]
@@ -259,29 +312,47 @@ class Catalyst:
                 versions={name: self.tables[name].version for name in tables},
                 rows_stored={name: self.tables[name].rows_stored for name in tables},
                 intervals=intervals,
-                cuts=tuple(self.head.source(source).cut(source, accuracy.time_of(source)) for source in sorted({lane[1] for lane in intervals})),
+                cuts=tuple(self.head.source(source).cut(source, accuracy.time_of(source)) for source in sorted({lane[1] for lane in intervals} - {VERSIONS})),
+                ends={name: self.tables[name].ends for name in tables if self.tables[name].ends},
             )
 
-    def register(self, look: Look, accuracy: Accuracy, *, ticket: int | None = None) -> tuple[Lease | None, dict[LaneKey, list[Slice]], int | None]:
-        """Hold the rows of a look and return them; (None, {}, ticket) if it is out of date: ensure, look, and register again with the ticket."""
+    def register(self, look: Look, accuracy: Accuracy) -> tuple[Lease | None, dict[LaneKey, list[Slice]]]:
+        """Hold the rows of a look and return them; (None, {}) if it is out of date: take priority, ensure, look, and register again."""
         with self.lock:
             now_s = self.clock.monotonic_s()
             stored = {lane: self.tables[lane[0]].lane(lane[1]).stored_id for lane in look.intervals}
             lease = None
             if self._current(look, accuracy):
-                lease = self.leases.register(look.intervals, stored=stored, now_s=now_s, ttl_s=self._settings.lease_ttl_s, ticket=ticket)
+                lease = self.leases.register(look.intervals, stored=stored, now_s=now_s, ttl_s=self._settings.lease_ttl_s)
             if lease is None:
-                self.leases.close_ticket(ticket)
-                return None, {}, self.leases.open_ticket(now_s=now_s, ttl_s=self._settings.retry_ttl_s)
-            self.space.notify_all()
-            return lease, self._slices(look.intervals), None
+                return None, {}
+            return lease, self._slices(look.intervals)
+
+    def give_priority(self, ticket: int | None) -> int:
+        """Let the next materialization wait for a query that was refused, for a short time; give the ticket back with `abandon`."""
+        with self.lock:
+            self.leases.close_ticket(ticket)
+            return self.leases.open_ticket(now_s=self.clock.monotonic_s(), ttl_s=self._settings.retry_ttl_s)
 
     def _current(self, look: Look, accuracy: Accuracy) -> bool:
-        """Tell whether no table was stored into since: neither a newer version, nor rows from beyond the cut (G21); and that the cut is still known."""
+        """Tell whether no table was stored into since: neither a newer version, nor rows from beyond the cut (G21); and that the cut is still known.
+
+        Operations up to the cut must be settled; storing in between may have put that back.
+        """
+        if any(self.unsettled(name, accuracy.cut_us) for name in look.versions):
+            return False
         versions = all(self.tables[name].version == version for name, version in look.versions.items())
         known = all(history.oldest_us <= accuracy.time_of(source) for source, history in self.head.sources.items())
         lanes = (lane for name in look.versions for lane in self.tables[name].lanes.values())
         return versions and known and all(lane.stored_us <= accuracy.time_of(lane.source) for lane in lanes)
+
+    def unsettled(self, table: str, time_us: int) -> bool:
+        """Tell whether operations committed up to `time_us` wait to become ends and versions."""
+        with self.lock:
+            memory = self.table(table)
+            return memory.settled_us < time_us and any(
+                lane.operations_between(max(lane.times.at(memory.settled_us), lane.stored_id) + 1, lane.times.at(time_us)) for lane in memory.lanes.values()
+            )
 
     def abandon(self, ticket: int | None) -> None:
         """Give up the priority of a query that was refused."""

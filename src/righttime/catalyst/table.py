@@ -1,7 +1,7 @@
 """Memory tables: the rows of one table that are committed or being committed and not only in the warehouse.
 
-In: chunks with a commit time, or without one (uncommitted); notices of what was stored.
-Out: slices of rows for a row-id interval.
+In: chunks and operations with a commit time, or without one (uncommitted); notices of what was stored.
+Out: slices of rows for a row-id interval, and the operations among them.
 Promise: all rows of a commit enter together; commit times of a lane only grow; ids of freed or rolled-back rows never return.
 """
 
@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Protocol
 
+import numpy as np
+
+from righttime.catalyst.ends import Ends
 from righttime.catalyst.indexes import RowIds, TimeIndex
+from righttime.changes.operations import Numbers, Operations, Placed
+
+VERSIONS = "*"
+"""The lane of row versions that updates made; no source can have this name."""
 
 
 class Rows(Protocol):
@@ -85,7 +92,7 @@ class Slice:
 
 @dataclass(slots=True)
 class Lane:
-    """The rows that one source put into one table.
+    """What one source put into one table: rows, and operations, each with an id of its own.
 
     `stored_id`: rows up to it are in the warehouse. `logged_id`: rows up to it are in the write-ahead log or stored.
     `stored_us`: newest commit time of this source that the warehouse table contains. `freed_id`: rows up to it are gone from memory;
@@ -94,6 +101,7 @@ class Lane:
 
     source: str
     pieces: list[Piece] = field(default_factory=list)
+    operations: list[Placed] = field(default_factory=list)
     times: TimeIndex = field(default_factory=TimeIndex)
     stored_id: int = 0
     stored_us: int = 0
@@ -104,14 +112,42 @@ class Lane:
     def __post_init__(self) -> None:
         self.freed_id = self.stored_id
 
-    def add(self, chunks: Iterable[Rows], ids: RowIds) -> None:
+    def add(self, chunks: Iterable[Rows], ids: RowIds, operations: Sequence[Operations] = ()) -> None:
+        """Take the next part of a transaction in, rows before operations."""
         for chunk in chunks:
             self.pieces.append(Piece(chunk, (ids.take(chunk.rows),), (0,)))
+        for each in operations:
+            self.operations.append(Placed(ids.take(each.rows), each, self._bounds(each.after)))
+
+    def _bounds(self, after: Numbers) -> Numbers:
+        """Return for each count of the open transaction's rows the id of the last of them; 0 rows reach what was committed before."""
+        keep = bisect_right(self.pieces, self.times.committed_id, key=lambda piece: piece.first_id)
+        runs = [run for piece in self.pieces[keep:] for run in piece.runs(0, piece.rows)]
+        if not runs:
+            return np.full(len(after), self.times.committed_id, dtype=np.int64)
+        if len(runs) == 1:
+            return np.where(after > 0, after + (runs[0][0] - 1), self.times.committed_id).astype(np.int64, copy=False)
+        first_ids = np.array([first_id for first_id, _ in runs], dtype=np.int64)
+        ends = np.cumsum([rows for _, rows in runs])
+        run = np.minimum(np.searchsorted(ends, after - 1, side="right"), len(runs) - 1)
+        ids = first_ids[run] + (after - 1) - (ends[run] - np.array([rows for _, rows in runs])[run])
+        return np.where(after > 0, ids, self.times.committed_id).astype(np.int64)
 
     @property
     def last_id(self) -> int:
-        """The newest row, committed or not."""
-        return self.pieces[-1].last_id if self.pieces else self.times.committed_id
+        """The newest row or operation, committed or not."""
+        rows = self.pieces[-1].last_id if self.pieces else 0
+        return max(rows, self.operations[-1].last_id if self.operations else 0, self.times.committed_id)
+
+    @property
+    def operations_nbytes(self) -> int:
+        """Bytes of the operations that are here; they are never spilled."""
+        return sum(placed.operations.nbytes for placed in self.operations)
+
+    def operations_between(self, first_id: int, last_id: int) -> list[Placed]:
+        """Return the operations with first_id <= id <= last_id."""
+        start = bisect_left(self.operations, first_id, key=lambda placed: placed.first_id)
+        return self.operations[start : bisect_right(self.operations, last_id, key=lambda placed: placed.first_id)]
 
     def commit(self, time_us: int) -> None:
         """Commit every row here at `time_us` (order rules O1-O4)."""
@@ -129,10 +165,11 @@ class Lane:
         return self.times.uncommitted_id is not None
 
     def roll_back(self) -> list[Piece]:
-        """Drop the uncommitted rows and return them."""
+        """Drop uncommitted rows and operations; return the rows."""
         keep = bisect_right(self.pieces, self.times.committed_id, key=lambda piece: piece.first_id)
         dropped = self.pieces[keep:]
         del self.pieces[keep:]
+        del self.operations[bisect_right(self.operations, self.times.committed_id, key=lambda placed: placed.first_id) :]
         self.times.uncommitted_id = None
         return dropped
 
@@ -145,6 +182,15 @@ class Lane:
             start, stop = piece.rows_up_to(first_id - 1), piece.rows_up_to(last_id)
             if stop > start:
                 yield Slice(piece, start, stop)
+
+    def stored_up_to(self, row_id: int) -> int:
+        """Note that everything up to `row_id` is in the warehouse; return how many rows and operations that are."""
+        rows = sum(part.rows for part in self.slices(self.stored_id + 1, row_id))
+        self.stored_id = max(self.stored_id, row_id)
+        done = bisect_right(self.operations, self.stored_id, key=lambda placed: placed.last_id)
+        rows += sum(placed.operations.rows for placed in self.operations[:done])
+        del self.operations[:done]
+        return rows
 
     def holds(self, first_id: int) -> bool:
         """Tell whether no row at or above `first_id` has been freed yet."""
@@ -179,15 +225,24 @@ class Lane:
 
 @dataclass(slots=True)
 class MemoryTable:
-    """All lanes of one table, and the stored version that goes with them."""
+    """All lanes of one table, and the stored version that goes with them.
+
+    Operations committed up to `settled_us` have become ends and versions. `changes` counts what can change the outcome of settling,
+    `resets` how often settled versions and ends were forgotten.
+    """
 
     name: str
     version: int
     rows_stored: int = 0
     lanes: dict[str, Lane] = field(default_factory=dict)
     bytes_memory: int = 0
+    bytes_operations: int = 0
     bytes_spilled: int = 0
     rows_unstored: int = 0
+    ends: Ends = field(default_factory=Ends)
+    settled_us: int = 0
+    changes: int = 0
+    resets: int = 0
 
     def lane(self, source: str) -> Lane:
         """Return the lane of `source`, opening it on first use."""
@@ -201,6 +256,19 @@ class MemoryTable:
         """Newest commit time in the warehouse table: no consistent cut lies below it (G21)."""
         return max((lane.stored_us for lane in self.lanes.values()), default=0)
 
+    @property
+    def has_operations(self) -> bool:
+        """Whether there are operations that the warehouse table does not contain."""
+        return any(lane.operations for lane in self.lanes.values())
+
+    def reset_versions(self, row_id: int) -> None:
+        """Forget all settled versions and ends: those up to now are stored, later ones are settled again; no id up to `row_id` is used twice."""
+        if VERSIONS in self.lanes:
+            self.discount(self.lanes[VERSIONS].pieces)
+            self.lanes[VERSIONS] = Lane(VERSIONS, stored_id=row_id)
+        self.ends = Ends()
+        self.resets += 1
+
     def discount(self, pieces: Sequence[Piece]) -> None:
         """Take pieces that left off the account."""
         for piece in pieces:
@@ -210,5 +278,6 @@ class MemoryTable:
                 self.bytes_spilled -= piece.content.nbytes
 
     def rows_hot(self) -> int:
-        """Committed rows that are not stored."""
-        return sum(part.rows for lane in self.lanes.values() for part in lane.slices(lane.stored_id + 1, lane.times.committed_id))
+        """Committed row versions that are not stored, without those that are settled to have ended."""
+        rows = sum(part.rows for lane in self.lanes.values() for part in lane.slices(lane.stored_id + 1, lane.times.committed_id))
+        return rows - len(self.ends.hot_ids)

@@ -33,6 +33,7 @@ class TableSchema:
     partition_by: tuple[str, ...] = ()
     comment: str | None = None
     in_memory: bool = True
+    unique: bool = False
 
     def ddl(self) -> str:
         """Return the columns as a Spark column list."""
@@ -47,6 +48,7 @@ class TableSchema:
             "partition_by": self.partition_by,
             "comment": self.comment,
             "in_memory": self.in_memory,
+            "unique": self.unique,
         }
         return json.dumps(content, separators=(",", ":"), ensure_ascii=False)
 
@@ -61,6 +63,7 @@ class TableSchema:
             partition_by=tuple(content["partition_by"]),
             comment=content["comment"],
             in_memory=content["in_memory"],
+            unique=content.get("unique", False),
         )
 
 
@@ -72,6 +75,7 @@ def declare_table(
     partition_by: Iterable[str] = (),
     comment: str | None = None,
     in_memory: bool = True,
+    unique: bool = False,
 ) -> TableSchema:
     """Check a declaration and return it frozen; raise `BadTable` with the reason.
 
@@ -90,7 +94,9 @@ def declare_table(
         _check_partitions(canonical, partition_names)
     except BadType as error:
         raise BadTable(table=name, reason=str(error)) from error
-    return TableSchema(name, _without_null(canonical, key_names), key_names, partition_names, comment, in_memory)
+    if unique and not key_names:
+        raise BadTable(table=name, reason="unique=True needs keys=")
+    return TableSchema(name, _without_null(canonical, key_names), key_names, partition_names, comment, in_memory, unique)
 
 
 def _chosen(columns: pa.Schema, names: Iterable[str], *, what: str) -> tuple[str, ...]:

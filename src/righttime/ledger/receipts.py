@@ -31,13 +31,14 @@ class HotInterval:
 
 @dataclass(frozen=True, slots=True)
 class TableReceipt:
-    """What an answer read of one table: the stored version, and the hot rows above it."""
+    """What an answer read of one table: the stored version and the hot rows above it, without `rows_hidden` of both that were updated or deleted."""
 
     name: str
     version: int
     rows_stored: int
     hot: tuple[HotInterval, ...]
     rows_hot: int
+    rows_hidden: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,10 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """The receipt of one answer. `asked_s` is None where an exact cut was asked for, `given_s` where nobody could tell; `parameters` are texts."""
+    """The receipt of one answer. `asked_s` is None where an exact cut was asked for, `given_s` where nobody could tell; `parameters` are texts.
+
+    `uncommitted` names the producer whose open transaction the answer contains too, besides the cut; empty for all others.
+    """
 
     receipt_id: str
     warehouse_id: str
@@ -71,6 +75,7 @@ class Receipt:
     rows: int
     digest: str
     issued_us: int
+    uncommitted: str = ""
     seal: str = ""
     _verifier: "Callable[[Receipt], Verification] | None" = field(default=None, compare=False, repr=False)
 
@@ -131,6 +136,7 @@ class Receipt:
             "rows": self.rows,
             "digest": self.digest,
             "issued_us": self.issued_us,
+            "uncommitted": self.uncommitted,
         }
 
 
@@ -157,6 +163,7 @@ def _read(record: object) -> Receipt:
         rows=_take(record, "rows", int),
         digest=_take(record, "digest", str),
         issued_us=_take(record, "issued_us", int),
+        uncommitted=_take(record, "uncommitted", str),
         seal=_take(record, "seal", str),
     )
 
@@ -171,6 +178,7 @@ def _read_table(record: object) -> TableReceipt:
             for hot in _take(record, "hot", list)
         ),
         rows_hot=_take(record, "rows_hot", int),
+        rows_hidden=_take(record, "rows_hidden", int),
     )
 
 

@@ -7,7 +7,6 @@ Promise: the user's SQL runs unchanged, in a session of its own, on relations ma
 
 import re
 import threading
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -19,18 +18,19 @@ from righttime.catalyst.producer import OwnRows
 from righttime.changes.durations import Duration
 from righttime.changes.schema import TableSchema
 from righttime.errors import AnswerTooLarge, FreshnessUnavailable, SqlRefused, UnknownColumn, UnknownTable
+from righttime.ledger.book import Book
 from righttime.ledger.receipts import Receipt, Verification
-from righttime.ledger.sqlite import Ledger
 from righttime.pipeline.spark import SparkOwner
 from righttime.pipeline.translate import translated
 from righttime.query.answer import Answer
 from righttime.query.contract import Contract, make_contract
 from righttime.query.digest import answer_digest
+from righttime.query.issue import issue_receipt
 from righttime.query.parameters import parameters_text
+from righttime.query.postgres_statement import MARK
 from righttime.query.snapshot import Snapshot, Snapshots, TableSnapshot
 from righttime.query.statement import ReadStatement, read_statement, split_currency
 from righttime.settings import Settings
-from righttime.telemetry import METRICS
 
 _VIEWS_DEEP_MAX = 32
 # What `read_text` writes, and nothing that means anything else in SQL.
@@ -41,7 +41,7 @@ class Consumer:
     """Runs queries; safe to call from any thread."""
 
     def __init__(
-        self, snapshots: Snapshots, ledger: Ledger, spark: SparkOwner, *, schemas: Mapping[str, TableSchema], views: Mapping[str, str], settings: Settings
+        self, snapshots: Snapshots, ledger: Book, spark: SparkOwner, *, schemas: Mapping[str, TableSchema], views: Mapping[str, str], settings: Settings
     ) -> None:
         self._snapshots = snapshots
         self._ledger = ledger
@@ -51,6 +51,7 @@ class Consumer:
         self._settings = settings
         self._turns = threading.BoundedSemaphore(settings.queries_max)
         self.verifier: Callable[[Receipt], Verification] | None = None
+        self.rerun_in_database: Callable[[str, Mapping[str, TableSnapshot], Sequence[Any]], pa.Table] | None = None
 
     def sql(
         self,
@@ -130,17 +131,19 @@ class Consumer:
             columns = tables[name].schema.columns.names if plain["whole"] else [column[1:-1] for column in plain["columns"].split(", ")]
             if set(columns) <= set(tables[name].schema.columns.names):
                 return self._snapshots.rows(tables[name]).select(columns)
+        if text.startswith(MARK) and self.rerun_in_database is not None:
+            return self.rerun_in_database(text, tables, parameters)
         return self.run(text, self.plan(read_statement(text)), tables, parameters)
 
     def run(self, text: str, plan: "Plan", tables: Mapping[str, TableSnapshot], parameters: Sequence[Any]) -> pa.Table:
         """Run a query on Spark over exactly these tables and collect it."""
-        kept = []
+        kept: list[object] = []
         child = self._spark.child()
         with translated(plan.tables):
             for name, table in tables.items():
-                files, images = self._snapshots.files(table)
-                kept.append(images)
-                self._spark.relation(child, table.schema.columns, files).createOrReplaceTempView(name)
+                frame, held = self._snapshots.relation(self._spark, child, table)
+                kept.append(held)
+                frame.createOrReplaceTempView(name)
             for name, view in plan.views.items():
                 child.sql(view).createOrReplaceTempView(name)
             rows: pa.Table = child.sql(text, args=list(parameters) or None).toArrow()
@@ -161,28 +164,12 @@ class Consumer:
     def _answer(self, text: str, parameters: tuple[str, ...], contract: Contract, snapshot: Snapshot, rows: pa.Table) -> Answer:
         if rows.nbytes > self._settings.answer_bytes_max:
             raise AnswerTooLarge(size=rows.nbytes, bound=self._settings.answer_bytes_max)
-        cut_us = min([snapshot.accuracy.cut_us, *snapshot.accuracy.late.values()])
-        receipt = Receipt(
-            receipt_id=uuid.uuid4().hex,
-            warehouse_id=self._ledger.warehouse_id,
-            state=snapshot.look.state,
-            query=text,
-            parameters=parameters,
-            tables=tuple(table.receipt() for table in snapshot.tables.values()),
-            cut=snapshot.look.cuts,
-            cut_us=cut_us,
-            asked_s=None if contract.as_of_us is not None else contract.freshness_us / 1e6,
-            given_s=None if snapshot.accuracy.unknown else max(snapshot.asked_us - cut_us, 0) / 1e6,
-            late=bool(snapshot.accuracy.late),
-            waited_s=snapshot.waited_s,
-            rows=rows.num_rows,
-            digest=answer_digest(rows),
-            issued_us=snapshot.look.seen_us,
-        ).sealed(self._ledger.seal_key)
-        self._ledger.save_receipt(receipt)
-        METRICS.counter("righttime_queries_total").inc()
-        METRICS.counter("righttime_query_waited_seconds_total").inc(snapshot.waited_s)
+        receipt = self.issue(snapshot, contract, query=text, parameters=parameters, rows=rows.num_rows, digest=answer_digest(rows))
         return Answer(rows, receipt.bound(self.verifier) if self.verifier else receipt, to_df=lambda table: self._spark.session().createDataFrame(table))
+
+    def issue(self, snapshot: Snapshot, contract: Contract, *, query: str, parameters: tuple[str, ...], rows: int, digest: str) -> Receipt:
+        """Seal and keep the receipt of an answer."""
+        return issue_receipt(self._ledger, snapshot, contract, query=query, parameters=parameters, rows=rows, digest=digest)
 
 
 class Plan:

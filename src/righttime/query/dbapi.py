@@ -1,12 +1,12 @@
 """PEP 249 connections: an existing loader or report changes the line that connects, and nothing else.
 
 In: SQL with `?` parameters, over a warehouse given as an object or opened by the caller's `opener`.
-Out: INSERTs of values to a producer, queries to `Warehouse.sql`, rows back with a receipt.
+Out: INSERTs of values, UPDATEs, DELETEs and upserts to a producer, queries to `Warehouse.sql`, rows back with a receipt.
 Promise: what was inserted becomes visible by commit() and not before; every error is one of PEP 249 with righttime's code in it.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from os import PathLike
 from types import TracebackType
@@ -18,6 +18,8 @@ from righttime.changes.durations import Duration, duration_us
 from righttime.changes.schema import TableSchema
 from righttime.errors import SqlRefused
 from righttime.ledger.receipts import Receipt
+from righttime.query.change_plan import change_statement
+from righttime.query.change_runs import ChangePlan, change_plan
 from righttime.query.dbapi_types import (
     BINARY,
     BOOLEAN,
@@ -49,6 +51,7 @@ from righttime.query.dbapi_types import (
     type_code,
 )
 from righttime.query.insert_plan import InsertPlan, checked_parameters, insert_plan, wrong_count
+from righttime.query.postgres_statement import postgres_statement
 from righttime.query.statement import insert_statement, read_statement, split_currency
 
 __all__ = [
@@ -105,15 +108,27 @@ class Answer(Protocol):
 
 
 class Producer(Protocol):
-    """Where inserted rows go."""
+    """Where inserted rows and changes go."""
 
     @property
     def in_transaction(self) -> bool: ...
     def sql(self, query: str, /, *, freshness: timedelta | None = ..., wait: Duration | None = ..., parameters: Sequence[Any] = ...) -> Answer: ...
     def insert(self, table: str, row: Sequence[Any], /) -> object: ...
     def insert_many(self, table: str, rows: Sequence[Sequence[Any]], /) -> object: ...
+    def update(self, table: str, /, set: Mapping[str, Any], where: Mapping[str, Any] | str | None = ...) -> object: ...
+    def delete(self, table: str, /, where: Mapping[str, Any] | str | None = ...) -> object: ...
+    def update_many(self, table: str, rows: Sequence[Mapping[str, Any]], /) -> object: ...
+    def delete_many(self, table: str, rows: Sequence[Mapping[str, Any]], /) -> object: ...
+    def upsert_many(self, table: str, rows: Sequence[Mapping[str, Any]], /) -> object: ...
     def commit(self, *, materialize: bool = ..., durability: Any = ...) -> object: ...
     def rollback(self) -> object: ...
+    def close(self) -> object: ...
+
+
+class Queries(Protocol):
+    """A session in which a database answers queries in its own SQL."""
+
+    def sql(self, query: str, /, *, freshness: timedelta | None = ..., wait: Duration | None = ..., parameters: Sequence[Any] = ...) -> Answer: ...
     def close(self) -> object: ...
 
 
@@ -149,7 +164,7 @@ def connect(
 
 
 class Connection:
-    """One transaction after another: INSERTs wait for commit(); queries see what is committed, and the connection's own rows."""
+    """One transaction after another: INSERTs and changes wait for commit(); queries see what is committed, and the connection's own transaction."""
 
     Warning: ClassVar = Warning
     Error: ClassVar = Error
@@ -168,9 +183,10 @@ class Connection:
         self._producer_options = {key: value for key, value in (("name", name), ("policy", policy)) if value is not None}
         self._wait = wait
         self._producer: Producer | None = None
+        self._queries: Queries | None = None
         self._freshness_us: dict[str, int] = {}
         self._freshness_default_us: int | None = None
-        self._plans: OrderedDict[str, InsertPlan | None] = OrderedDict()
+        self._plans: OrderedDict[str, InsertPlan | ChangePlan] = OrderedDict()
 
     def cursor(self) -> "Cursor":
         """Return a new cursor; all cursors of a connection share its transaction."""
@@ -198,8 +214,11 @@ class Connection:
         """Close, and with it the producer, which drops what is not committed; closing twice is closing once."""
         warehouse, self._open_warehouse = self._open_warehouse, None
         producer, self._producer = self._producer, None
+        queries, self._queries = self._queries, None
         with mapped_errors():
             try:
+                if queries is not None:
+                    queries.close()
                 if producer is not None:
                     producer.close()
             finally:
@@ -237,18 +256,25 @@ class Connection:
         return self._open_warehouse
 
     def _query(self, sql: str, parameters: Sequence[Any]) -> Answer:
-        statement = read_statement(split_currency(sql)[0])
-        if len(parameters) != statement.placeholders:
-            raise wrong_count(statement.placeholders, len(parameters))
+        queries, text = self._database(), split_currency(sql)[0]
+        tables, placeholders = _read_by_spark(text) if queries is None else _read_by_postgres(text)
+        if len(parameters) != placeholders:
+            raise wrong_count(placeholders, len(parameters))
         options: dict[str, Any] = {"parameters": list(parameters)} if parameters else {}
-        freshness = self._freshness(sql, statement.tables)
+        freshness = self._freshness(sql, tables)
         if freshness is not None:
             options["freshness"] = freshness
         if self._wait is not None:
             options["wait"] = self._wait
         if self._producer is not None and self._producer.in_transaction:
-            return self._producer.sql(sql, **options)
-        return self._warehouse().sql(sql, **options)
+            return self._producer.sql(sql, **(options if queries is None else options | {"ask": queries.sql}))
+        return (queries or self._warehouse()).sql(sql, **options)
+
+    def _database(self) -> "Queries | None":
+        """Return the session in which a database answers this connection's queries itself; None where Spark does."""
+        if self._queries is None and (opener := getattr(self._warehouse(), "_open_queries", None)) is not None:
+            self._queries = opener()
+        return self._queries
 
     def _freshness(self, sql: str, tables: Sequence[str]) -> timedelta | None:
         if (self._freshness_default_us is None and not self._freshness_us) or split_currency(sql)[1] is not None:
@@ -257,25 +283,36 @@ class Connection:
         return timedelta(microseconds=min(asked_us, default=0))
 
     def _insert(self, plan: InsertPlan, rows: list[Sequence[Any]]) -> None:
+        producer = self._open_producer()
+        if len(rows) == 1:
+            producer.insert(plan.table, rows[0])
+        elif rows:
+            producer.insert_many(plan.table, rows)
+
+    def _open_producer(self) -> Producer:
         if self._producer is None:
             self._producer = self._warehouse().producer(**self._producer_options)
-        if len(rows) == 1:
-            self._producer.insert(plan.table, rows[0])
-        elif rows:
-            self._producer.insert_many(plan.table, rows)
+        return self._producer
 
-    def _plan(self, sql: str) -> InsertPlan | None:
-        """Return how to make rows of an INSERT's parameters, None for other statements; a loader sends the same text a million times."""
+    def _plan(self, sql: str) -> "InsertPlan | ChangePlan | None":
+        """Return how to run a statement that writes, None for other statements; a loader sends the same text a million times."""
         plan = self._plans.get(sql)
         if plan is None:
-            warehouse = self._warehouse()
-            statement = insert_statement(sql)
-            if statement is None:
+            plan = self._new_plan(sql)
+            if plan is None:
                 return None
-            plan = self._plans[sql] = insert_plan(statement, warehouse.schema(statement.table))
+            self._plans[sql] = plan
             if len(self._plans) > PLANS_MAX:
                 self._plans.popitem(last=False)
         return plan
+
+    def _new_plan(self, sql: str) -> "InsertPlan | ChangePlan | None":
+        warehouse = self._warehouse()
+        change = change_statement(sql)
+        if change is not None:
+            return change_plan(change, warehouse.schema(change.table))
+        statement = insert_statement(sql)
+        return None if statement is None else insert_plan(statement, warehouse.schema(statement.table))
 
 
 class Cursor:
@@ -300,11 +337,14 @@ class Cursor:
         return tuple((column.name, type_code(column.type), None, None, *_precision(column.type), column.nullable) for column in self._columns)
 
     def execute(self, operation: str, parameters: Sequence[Any] = ()) -> Self:
-        """Run one query or INSERT with its parameters."""
+        """Run one query, INSERT, UPDATE or DELETE with its parameters. How many rows a change reaches is known after its commit: `rowcount` is -1."""
         self._begin()
         values = checked_parameters(parameters)
         with mapped_errors():
             plan = self.connection._plan(operation)
+            if isinstance(plan, ChangePlan):
+                plan.run(self.connection._open_producer(), [values])
+                return self
             if plan is not None:
                 return self._inserted(plan, plan.rows(values))
             self.receipt = None
@@ -314,12 +354,15 @@ class Cursor:
         return self
 
     def executemany(self, operation: str, seq_of_parameters: Iterable[Sequence[Any]]) -> Self:
-        """Run one INSERT with many rows of parameters, all in one call to the producer: all are taken or none."""
+        """Run one INSERT, UPDATE or DELETE with many rows of parameters: all are taken or none."""
         self._begin()
         with mapped_errors():
             plan = self.connection._plan(operation)
+            if isinstance(plan, ChangePlan):
+                plan.run(self.connection._open_producer(), [checked_parameters(row) for row in seq_of_parameters])
+                return self
             if plan is None:
-                raise SqlRefused(reason="executemany() takes an INSERT", way_out="Run queries with execute().", syntax=True)
+                raise SqlRefused(reason="executemany() takes an INSERT, UPDATE or DELETE", way_out="Run queries with execute().", syntax=True)
             return self._inserted(plan, plan.rows_of_many(list(seq_of_parameters)))
 
     def fetchone(self) -> tuple[Any, ...] | None:
@@ -385,6 +428,16 @@ class Cursor:
         if self._rows is None:
             raise ProgrammingError("There is no answer to fetch from. Run a query with execute() first.", code="cursor.no_answer")
         return self._rows
+
+
+def _read_by_spark(text: str) -> tuple[Sequence[str], int]:
+    statement = read_statement(text)
+    return statement.tables, statement.placeholders
+
+
+def _read_by_postgres(text: str) -> tuple[Sequence[str], int]:
+    statement = postgres_statement(text)
+    return statement.names, statement.placeholders
 
 
 def _precision(kind: pa.DataType) -> tuple[int | None, int | None]:

@@ -80,7 +80,9 @@ _KINDS: tuple[tuple[type[errors.RightTimeError], type[Error]], ...] = (
     (errors.WrongType, DataError),
     (errors.BatchTooLarge, DataError),
     (errors.AnswerTooLarge, DataError),
+    (errors.OperationFailed, DataError),
     (errors.NullNotAllowed, IntegrityError),
+    (errors.KeyTaken, IntegrityError),
     (errors.InputError, ProgrammingError),
     (errors.ProducerClosed, InterfaceError),
     (errors.WarehouseClosed, InterfaceError),
@@ -89,6 +91,7 @@ _KINDS: tuple[tuple[type[errors.RightTimeError], type[Error]], ...] = (
     (errors.ContractError, OperationalError),
     (errors.CommitError, OperationalError),
     (errors.WarehouseError, OperationalError),
+    (errors.ServiceError, OperationalError),
     (errors.RightTimeError, DatabaseError),
 )
 

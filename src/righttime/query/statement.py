@@ -28,9 +28,9 @@ _STRINGS = frozenset({TokenType.STRING, TokenType.RAW_STRING, TokenType.NATIONAL
 _SIGNS = frozenset({TokenType.DASH, TokenType.PLUS})
 _WAYS_OUT = {
     "insert": "Load rows with Warehouse.producer() or through a righttime.connect() connection.",
-    "update": "Rows can only be inserted in this version, with Warehouse.producer() or a righttime.connect() connection.",
-    "delete": "Rows can only be inserted in this version, with Warehouse.producer() or a righttime.connect() connection.",
-    "merge": "Rows can only be inserted in this version, with Warehouse.producer() or a righttime.connect() connection.",
+    "update": "Change rows with Warehouse.producer(), or with UPDATE, DELETE and INSERT … ON CONFLICT over a righttime.connect() connection.",
+    "delete": "Change rows with Warehouse.producer(), or with UPDATE, DELETE and INSERT … ON CONFLICT over a righttime.connect() connection.",
+    "merge": "Change rows with Warehouse.producer(), or with UPDATE, DELETE and INSERT … ON CONFLICT over a righttime.connect() connection.",
     "create": "Declare tables with Warehouse.create_table().",
     "explain": "Run the query and call explain() on the answer's df.",
     "set": "Put Spark configuration into the setting spark_conf.",

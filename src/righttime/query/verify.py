@@ -5,25 +5,34 @@ Out: a `Verification` that says which of two checks was made: the query run agai
 Promise: a receipt that was changed in any way is refused (I8); a check that could not be made is never reported as made.
 """
 
+import re
 from collections.abc import Mapping
 
 from righttime.catalyst.shell import Catalyst
 from righttime.changes.position import START, Commit
 from righttime.errors import ReceiptForged, RightTimeError
+from righttime.ledger.book import Book
 from righttime.ledger.receipts import Receipt, Verification
-from righttime.ledger.sqlite import Ledger
 from righttime.ledger.state import State
 from righttime.query.consumer import Consumer
 from righttime.query.digest import answer_digest, digests_agree
 from righttime.query.parameters import parameters_read
+from righttime.query.postgres_statement import MARK
 from righttime.query.snapshot import Snapshots
 from righttime.query.statement import read_statement
+
+# What makes two runs of a PostgreSQL query differ over the same rows; LIMIT alone may, too.
+_VOLATILE_IN_POSTGRES = re.compile(
+    r"\b(now|clock_timestamp|statement_timestamp|transaction_timestamp|timeofday|current_\w+|localtime\w*|random\w*|gen_random_uuid|uuidv\d|"
+    r"nextval|currval|lastval|pg_\w+|txid_\w+|limit|fetch|tablesample)\b",
+    re.IGNORECASE,
+)
 
 
 class Verifier:
     """Checks receipts of one warehouse."""
 
-    def __init__(self, consumer: Consumer, snapshots: Snapshots, ledger: Ledger, catalyst: Catalyst) -> None:
+    def __init__(self, consumer: Consumer, snapshots: Snapshots, ledger: Book, catalyst: Catalyst) -> None:
         self._consumer = consumer
         self._snapshots = snapshots
         self._ledger = ledger
@@ -32,7 +41,7 @@ class Verifier:
     def verify(self, receipt: Receipt) -> Verification:
         """Run the query again if its state is still held, else check the cut against the ledger."""
         self._refuse_forged(receipt)
-        with self._snapshots.again(receipt.tables) as tables:
+        with self._snapshots.again(receipt.tables, cut_us=receipt.cut_us) as tables:
             if tables is None:
                 return self._by_ledger(receipt, "its state is no longer held")
             try:
@@ -41,6 +50,11 @@ class Verifier:
                 return self._by_ledger(receipt, f"it could not be run again ({error.code})")
         if rows.num_rows == receipt.rows and digests_agree(answer_digest(rows), receipt.digest):
             return Verification(True, "rerun", f"the query gives the same {receipt.rows} rows at state {receipt.state}")
+        if receipt.query.startswith(MARK):
+            volatile = sorted({word.lower() for word in _VOLATILE_IN_POSTGRES.findall(receipt.query)})
+            if volatile:
+                return self._by_ledger(receipt, f"its answer may differ from run to run ({', '.join(volatile)})")
+            return Verification(False, "rerun", f"the query gives other rows at state {receipt.state}: {rows.num_rows} now, {receipt.rows} then")
         statement = read_statement(receipt.query)
         views = self._consumer.plan(statement).views.values()
         volatile = sorted({*statement.volatile, *(word for view in views for word in read_statement(view).volatile)})
@@ -59,6 +73,8 @@ class Verifier:
 
     def _by_ledger(self, receipt: Receipt, why: str) -> Verification:
         """Compare the cut with the durable states around it, or with the head if nothing durable follows."""
+        if receipt.uncommitted:
+            return Verification(False, "ledger", f"the answer contained uncommitted rows of {receipt.uncommitted}, which no ledger knows; {why}")
         below, above = self._ledger.state_around(receipt.state)
         problem = self._lost(receipt) or self._beyond(receipt, above) or self._before(receipt, below)
         if problem:

@@ -1,0 +1,153 @@
+"""The loading port beside the catalyst: a producer's session in the same process.
+
+In: flushes, commits and rollbacks of one producer.
+Out: calls of the catalyst, and of the mover for what has to be durable.
+Promise: as `port.Session`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from righttime.catalyst.images import Images
+from righttime.catalyst.links import Link
+from righttime.catalyst.messages import Bypass, Content, Flush, Published
+from righttime.catalyst.mover import Mover
+from righttime.catalyst.settler import Settler
+from righttime.catalyst.shell import Catalyst
+from righttime.changes.position import Commit
+from righttime.changes.schema import TableSchema
+from righttime.errors import CommitFailed, NotStored, RightTimeError
+from righttime.settings import Settings
+
+KnownBatch = Callable[[str, str], Commit | None]
+
+
+class LocalSessions:
+    """Opens sessions on one catalyst."""
+
+    def __init__(
+        self,
+        catalyst: Catalyst,
+        settler: Settler,
+        mover: Mover,
+        images: Images,
+        *,
+        schemas: Mapping[str, TableSchema],
+        settings: Settings,
+        known_batch: KnownBatch,
+    ) -> None:
+        self.catalyst = catalyst
+        self.settler = settler
+        self.settings = settings
+        self.mover = mover
+        self.images = images
+        self.schemas = schemas
+        self.known_batch = known_batch
+
+    def open(self, source: str, *, policy: str) -> "LocalSession":
+        """Admit a producer."""
+        return LocalSession(self, self.catalyst.open_link(source, policy=policy))
+
+
+class LocalSession:
+    """One producer of this process."""
+
+    def __init__(self, sessions: LocalSessions, link: Link) -> None:
+        self.link = link
+        self._with = sessions
+        self._catalyst = sessions.catalyst
+
+    @property
+    def source(self) -> str:
+        return self.link.source
+
+    @property
+    def apart(self) -> bool:
+        return False
+
+    @property
+    def staged(self) -> bool:
+        return bool(self.link.staged)
+
+    def make_room(self, sizes: Mapping[str, int]) -> None:
+        for table, nbytes in sizes.items():
+            self._with.images.make_room(self._with.schemas[table], nbytes)
+
+    def commit_lazily(self, rows: Mapping[str, int], *, batch_id: str | None) -> Published:
+        commit = self._catalyst.commit_lazily(self.link, rows, batch_id=batch_id)
+        return Published(commit, self._catalyst.head.number)
+
+    def commit(self, flushes: Sequence[Flush], content: Mapping[str, Sequence[Content]], *, batch_id: str | None) -> Published:
+        with self._with.settler.checking(self.link, wait_s=self._with.settings.wait_s) as confirm, self._catalyst.lock:
+            confirm()
+            return self._catalyst.commit(self.link, flushes, content, batch_id=batch_id)
+
+    def stage(self, flushes: Sequence[Flush], content: Mapping[str, Sequence[Content]]) -> None:
+        self._catalyst.stage(self.link, flushes, content)
+
+    def commit_durably(self, bypass: Mapping[str, Bypass], *, store: bool, batch_id: str | None) -> Published:
+        if not any(extra.adopted is None and self._catalyst.table(table).has_operations for table, extra in bypass.items()):
+            return self._commit_durably(bypass, store=store, batch_id=batch_id)
+        # Rows that go straight into a table come after its operations, and these after what others hold back: nobody begins to hold back meanwhile.
+        with self._catalyst.gated(list(self._catalyst.tables)):
+            self._ensure_all()
+            return self._commit_durably(bypass, store=store, batch_id=batch_id)
+
+    def _commit_durably(self, bypass: Mapping[str, Bypass], *, store: bool, batch_id: str | None) -> Published:
+        wanted = self._unstored() if store else self._without_memory()
+        # Tables with operations are only logged here and stored in a second step, whose outcome depends on when this commit was made.
+        tables = {table for table in wanted if not self._catalyst.tables[table].has_operations}
+        kind = "materialize" if store else "bypass" if bypass else "log"
+        with self._with.settler.checking(self.link, wait_s=self._with.settings.wait_s) as confirm:
+            try:
+                published = self._with.mover.commit(self.link, tables=tables, bypass=bypass, batch_id=batch_id, kind=kind, confirm=confirm)
+            except CommitFailed:
+                with self._catalyst.lock:
+                    confirm()  # a database finds a key taken before we look again; that is told as what it is
+                raise
+        self._store_rest(published, wanted - tables)
+        return published
+
+    def _without_memory(self) -> set[str]:
+        """Tables that keep their rows in the warehouse only: what is staged for them is stored whatever the commit asked for."""
+        return {table for table in self.link.staged if not self._with.schemas[table].in_memory}
+
+    def _store_rest(self, published: Published, tables: set[str]) -> None:
+        """Store what the commit could only log."""
+        if not tables:
+            return
+        try:
+            self._ensure_all()
+            self._with.mover.materialize(tables)
+        except RightTimeError as error:
+            raise NotStored(number=published.commit.number, source=self.source, reason=str(error).removesuffix(".")) from error
+        if tables & self._unstored():
+            raise NotStored(number=published.commit.number, source=self.source, reason="a lazy producer holds earlier commits back")
+
+    def _ensure_all(self) -> None:
+        deadline_s = self._catalyst.clock.monotonic_s() + self._with.settings.wait_s
+        self._catalyst.ensure_accuracy(self._catalyst.authority.read_us(), list(self._catalyst.tables), deadline_s=deadline_s)
+
+    def _unstored(self) -> set[str]:
+        with self._catalyst.lock:
+            lanes = ((name, table.lanes.get(self.source)) for name, table in self._catalyst.tables.items())
+            return {name for name, lane in lanes if lane is not None and lane.last_id > lane.stored_id}
+
+    def flush(self, flushes: Sequence[Flush]) -> None:
+        self._catalyst.flush(self.link, flushes)
+
+    def roll_back(self) -> None:
+        if self.link.staged:
+            self._catalyst.roll_back(self.link)
+        # A call in the same process is always answered, so no commit is in doubt.
+
+    def known_batch(self, batch_id: str) -> Published | None:
+        with self._catalyst.lock:
+            found = self._catalyst.head.batches.get((self.source, batch_id))
+        commit = found or self._with.known_batch(self.source, batch_id)
+        return None if commit is None else Published(commit, self._catalyst.head.number, replayed=True)
+
+    def await_requests(self, timeout_s: float) -> Mapping[str, int] | None:
+        return self._catalyst.await_requests(self.link, timeout_s)
+
+    def close(self) -> None:
+        self._catalyst.close_link(self.link)

@@ -1,0 +1,31 @@
+"""Settling anew: what was settled is forgotten and made again, and nobody stores or reads in between as if there were nothing to settle."""
+
+from pathlib import Path
+
+import pytest
+
+import righttime as rt
+from righttime.catalyst.capture import Overtaken, capture
+from righttime.service import Engine
+
+
+def test_nothing_is_stored_between_forgetting_and_settling(tmp_path: Path) -> None:
+    """Otherwise operations would count as stored that have done nothing."""
+    with rt.open(tmp_path / "warehouse") as warehouse:
+        warehouse.create_table("sale", "id BIGINT, qty INT", keys=["id"])
+        load = warehouse.producer()
+        load.insert_many("sale", [(1, 1), (2, 2)])
+        load.commit(materialize=True)
+        load.update("sale", {"qty": 10}, {"id": 1})
+        load.commit()
+        engine = warehouse._shared
+        assert isinstance(engine, Engine)
+        cut_us = engine.catalyst.authority.read_us()
+        engine.settler.settle(["sale"], cut_us)
+        engine.settler.settle_anew("sale")
+        with pytest.raises(Overtaken):
+            capture(engine.catalyst, own=None, stored_tables=["sale"], cuts={"sale": cut_us})
+        assert sorted(warehouse.read("sale").rows()) == [(1, 10), (2, 2)]
+        engine.settler.settle_anew("sale")
+        warehouse.materialize()
+        assert sorted(warehouse.read("sale").rows()) == [(1, 10), (2, 2)]
