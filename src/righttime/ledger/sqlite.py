@@ -16,6 +16,7 @@ from righttime.changes.position import Commit
 from righttime.changes.schema import TableSchema
 from righttime.errors import AsOfUnavailable, CommitFailed, WarehouseDamaged, WarehouseReadOnly
 from righttime.ledger.database import LEDGER_FILE, Database, open_database
+from righttime.ledger.lock import living_writer
 from righttime.ledger.receipts import Receipt
 from righttime.ledger.state import State
 from righttime.settings import Settings
@@ -197,6 +198,10 @@ class Ledger:
     def losses(self) -> list[Loss]:
         """Return the known losses, oldest first; the last ten thousand are kept."""
         return [Loss(*row) for row in self._database.rows("SELECT source, first, last, rows, found_us FROM loss ORDER BY entry")]
+
+    def living_writer(self) -> int | None:
+        """Return the process that has this warehouse open for writing, None if there is none."""
+        return living_writer(self._database.folder)
 
     def close(self) -> None:
         """Close the file and give the writer lock back; a second call does nothing."""

@@ -1,0 +1,288 @@
+"""The one connection that writes a PostgreSQL warehouse: it holds the writer lock, and one transaction at a time.
+
+In: statements of one durable step, from store, log and ledger in turn.
+Out: all of them committed by `publish`, or none.
+Promise: whoever has the lock is the only writer; a connection that broke is replaced only if nobody else has written meanwhile, and a
+commit that was under way is then looked up. What an interrupted step left open never becomes part of the next one.
+"""
+
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+
+from righttime.errors import CommitFailed, CommitUnknown, DatabaseUnreachable, NotAWarehouse, WarehouseClosed, WarehouseLocked, WriterLost
+from righttime.ledger.postgres_connect import Address, Connection, Query, connect, is_lost, run, translated
+from righttime.ledger.postgres_schema import check_ledger, create_ledger
+
+_LOCK_SPACE = 0x52544C31  # "RTL1": the first half of the advisory lock's key, the second stands for the ledger's schema
+
+
+class PostgresWriter:
+    """Shared by the store, the log and the ledger of one warehouse; the mover's lock orders their steps."""
+
+    def __init__(self, address: Address, connection: Connection) -> None:
+        self.address = address
+        self._connection: Connection | None = connection
+        self._guard = threading.RLock()
+        self._known = _newest_number(connection, address)
+        self._in_doubt: int | None = None
+        self._open = False
+        self._lost: str | None = None
+        self._versions: dict[str, int] = {}
+        self._unfinished: set[str] = set()
+        self._afterwards: list[Callable[[], None]] = []
+
+    @classmethod
+    def open(cls, address: Address, *, create: bool) -> "PostgresWriter":
+        """Take the writer lock, making the ledger first where `create` allows; raise `WarehouseLocked` naming the holder."""
+        connection = connect(address)
+        try:
+            _lock(connection, address, wait=False)
+            if not check_ledger(connection, address):
+                if not create:
+                    raise NotAWarehouse(path=address.name, reason=f"it has no schema {address.ledger!r}")
+                create_ledger(connection, address)
+            return cls(address, connection)
+        except BaseException:
+            connection.close()
+            raise
+
+    # -- a step ------------------------------------------------------------------------------------------------------
+
+    def execute(self, query: Query, parameters: Sequence[Any] = (), *, step: str, table: str = "") -> list[tuple[Any, ...]]:
+        """Run a statement in the step's transaction and return its rows."""
+        with self._statement(step=step, table=table) as connection:
+            return run(connection, query, parameters)
+
+    def change(self, query: Query, parameters: Sequence[Any] = (), *, step: str, table: str = "") -> int:
+        """Run a statement in the step's transaction and return how many rows it changed."""
+        with self._statement(step=step, table=table) as connection:
+            return connection.execute(query, parameters or None).rowcount
+
+    def copy(self, query: Query, blocks: Iterable[bytes | memoryview], *, step: str, table: str = "") -> int:
+        """Run a COPY FROM STDIN in the step's transaction and return how many rows the table took; an error of `blocks` ends the step too."""
+        with self._statement(step=step, table=table) as connection, connection.cursor() as cursor:
+            with cursor.copy(query) as copying:
+                for block in blocks:
+                    copying.write(block)
+            return cursor.rowcount
+
+    def wrote(self, token: str) -> None:
+        """Note that rows were written which `made` has to name before the step may be published."""
+        with self._guard:
+            self._unfinished.add(token)
+
+    def made(self, table: str, version: int, tokens: Iterable[str]) -> None:
+        """Note that the step makes `version` of a table, of the rows that `tokens` name."""
+        with self._guard:
+            self._versions[table] = version
+            self._unfinished.difference_update(tokens)
+
+    def holds(self, token: str) -> bool:
+        """Tell whether rows of that token are in the open transaction."""
+        with self._guard:
+            return self._open and token in self._unfinished
+
+    def pending(self, table: str) -> int | None:
+        """Return the version of a table that the open step has made, None if it has made none."""
+        with self._guard:
+            return self._versions.get(table)
+
+    @contextmanager
+    def lend(self) -> Iterator[Connection]:
+        """Let somebody read what the step has written."""
+        with self._statement(step="read", table="") as connection:
+            yield connection
+
+    def afterwards(self, work: Callable[[], None]) -> None:
+        """Let `work` be done once the step is published; never if it is rolled back."""
+        with self._guard:
+            self._afterwards.append(work)
+
+    def refuse_leftovers(self, versions: Mapping[str, int]) -> None:
+        """Raise `CommitFailed`, ending the transaction, if it holds rows or versions that the step to be published does not know."""
+        with self._guard:
+            odd = {table: version for table, version in self._versions.items() if versions.get(table) != version}
+            if odd or self._unfinished:
+                self.roll_back()
+                raise CommitFailed(source="ledger", step="ledger", reason="an interrupted step had left rows in the transaction; they are gone now")
+
+    def publish(self, number: int) -> None:
+        """Commit the step as state `number`: the commit point. If the connection breaks meanwhile, find out on another one."""
+        with self._guard:
+            connection = self._begun()
+            try:
+                connection.execute("COMMIT")
+            except psycopg.Error as error:
+                if not is_lost(error):
+                    self.roll_back()
+                    raise translated(error, self.address, step="commit") from error
+                afterwards, self._afterwards = self._afterwards, []
+                self._find_out(number, error)
+                self._afterwards = afterwards
+            self._known = number
+            afterwards, self._afterwards = self._afterwards, []
+            self._forget_step()
+        for work in afterwards:
+            work()
+
+    def roll_back(self) -> None:
+        """End the step's transaction, if there is one, without a trace."""
+        with self._guard:
+            connection = self._connection
+            if self._open and connection is not None and not connection.closed:
+                try:
+                    connection.execute("ROLLBACK")
+                except psycopg.Error:
+                    connection.close()
+            self._forget_step()
+
+    def alone(self, query: Query, parameters: Sequence[Any] = (), *, step: str) -> None:
+        """Run one statement as a transaction of its own, whose loss in a crash would do no harm; only between steps."""
+        with self._guard:
+            if self._open:
+                self.execute(query, parameters, step=step)
+                return
+            connection = self._working()
+            try:
+                with connection.transaction():
+                    connection.execute("SET LOCAL synchronous_commit = off")
+                    run(connection, query, parameters)
+            except psycopg.Error as error:
+                raise translated(error, self.address, step=step) from error
+
+    def close(self) -> None:
+        """Give the lock back; a second call does nothing."""
+        with self._guard:
+            connection, self._connection = self._connection, None
+            self._forget_step()
+            if connection is not None:
+                connection.close()
+
+    @contextmanager
+    def _statement(self, *, step: str, table: str) -> Iterator[Connection]:
+        with self._guard:
+            connection = self._begun()
+            try:
+                yield connection
+            except psycopg.Error as error:
+                self.roll_back()
+                raise translated(error, self.address, step=step, table=table) from error
+            except BaseException:
+                self.roll_back()
+                raise
+
+    def _forget_step(self) -> None:
+        self._open = False
+        self._versions.clear()
+        self._unfinished.clear()
+        self._afterwards.clear()
+
+    def _begun(self) -> Connection:
+        connection = self._working()
+        if not self._open:
+            try:
+                connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+            except psycopg.Error as error:
+                if not is_lost(error):
+                    raise translated(error, self.address, step="begin") from error
+                # It broke while nothing was under way, so the step has lost nothing.
+                connection.close()
+                connection = self._working()
+                connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+            self._open = True
+        return connection
+
+    # -- a broken connection -----------------------------------------------------------------------------------------
+
+    def _working(self) -> Connection:
+        if self._lost is not None:
+            raise WriterLost(path=self.address.name, reason=self._lost)
+        if self._connection is None:
+            raise WarehouseClosed(path=self.address.name)
+        if self._connection.closed:
+            was_open = self._open
+            self._forget_step()
+            if was_open:
+                raise DatabaseUnreachable(path=self.address.name, reason="the connection broke during a step")
+            self._connection = self._replaced()
+        return self._connection
+
+    def _replaced(self) -> Connection:
+        """Return a new connection with the lock; `WriterLost` if somebody else has written, or has the lock."""
+        connection = connect(self.address)
+        try:
+            _lock(connection, self.address, wait=True)
+            newest = _newest_number(connection, self.address)
+        except WarehouseLocked as error:
+            connection.close()
+            self._lost = f"its connection broke, and another process has the lock now ({error.context['pid']})"
+            raise WriterLost(path=self.address.name, reason=self._lost) from None
+        except BaseException:
+            connection.close()
+            raise
+        if newest != self._known:
+            connection.close()
+            own = newest == self._in_doubt
+            self._lost = "a commit whose outcome was unknown did happen" if own else f"its connection broke, and another process wrote state {newest}"
+            raise WriterLost(path=self.address.name, reason=self._lost)
+        self._in_doubt = None
+        return connection
+
+    def _find_out(self, number: int, error: psycopg.Error) -> None:
+        """Return if state `number` was committed before the connection broke; otherwise raise what is true."""
+        before, self._known = self._known, number
+        assert self._connection is not None
+        self._connection.close()
+        self._forget_step()
+        try:
+            self._connection = self._replaced()
+            return
+        except WriterLost:
+            self._known, self._lost = before, None
+        except DatabaseUnreachable:
+            self._known, self._in_doubt = before, number
+            raise CommitUnknown(source="ledger", reason=f"the connection to {self.address.name} broke while state {number} was committed") from error
+        self._connection = self._replaced()
+        raise CommitFailed(source="ledger", step="commit", reason="the connection broke; looked up: it was not committed") from error
+
+
+def lock_holder(connection: Connection, address: Address) -> tuple[int, str] | None:
+    """Return process and name of the backend that has the writer lock, None if nobody has it."""
+    found = run(
+        connection,
+        """SELECT l.pid, coalesce(a.application_name, ''), coalesce(host(a.client_addr), 'local')
+           FROM pg_locks l LEFT JOIN pg_stat_activity a USING (pid)
+           WHERE l.locktype = 'advisory' AND l.granted AND l.classid = %s::bigint::oid AND l.objid = %s::bigint::oid AND l.objsubid = 2
+             AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())""",
+        (_LOCK_SPACE, _lock_key(address) & 0xFFFFFFFF),
+    )
+    return (int(found[0][0]), f"{found[0][1]} from {found[0][2]}".strip()) if found else None
+
+
+def _lock(connection: Connection, address: Address, *, wait: bool) -> None:
+    if wait:
+        # Our own dead connection may still be known to the server; it goes when the server notices.
+        try:
+            run(connection, "SELECT pg_advisory_lock(%s::int, %s::int)", (_LOCK_SPACE, _lock_key(address)))
+            return
+        except psycopg.errors.LockNotAvailable:
+            pass
+    elif run(connection, "SELECT pg_try_advisory_lock(%s::int, %s::int)", (_LOCK_SPACE, _lock_key(address)))[0][0]:
+        return
+    pid, name = lock_holder(connection, address) or (0, "unknown")
+    raise WarehouseLocked(path=address.name, pid=f"{pid} of the database server ({name})", host=address.name)
+
+
+def _lock_key(address: Address) -> int:
+    number = zlib.crc32(address.ledger.encode())
+    return number - (1 << 32) if number >= 1 << 31 else number
+
+
+def _newest_number(connection: Connection, address: Address) -> int:
+    ((number,),) = run(connection, address.ours("SELECT coalesce(max(number), -1) FROM {0}.state"))
+    return int(number)

@@ -1,0 +1,259 @@
+"""Queries in PostgreSQL's own SQL, run by PostgreSQL, with hot rows in them.
+
+In: SELECTs of one connection, and how fresh the answers must be.
+Out: answers with receipts.
+Promise: the user's SQL runs unchanged, in one transaction that sees the held moment and the hot rows of the same cut. Names without a schema
+mean the warehouse's tables with their hot rows; whatever would reach those tables without them is refused.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from righttime.catalyst.producer import OwnRows
+from righttime.changes.durations import Duration
+from righttime.changes.schema import TableSchema
+from righttime.errors import DatabaseUnreachable, SqlFailedInDatabase, SqlRefused, WarehouseClosed
+from righttime.ledger.postgres_connect import Address, Connection, connect, is_lost, run, set_up
+from righttime.query.answer import Answer
+from righttime.query.consumer import Consumer
+from righttime.query.contract import make_contract
+from righttime.query.parameters import parameters_text
+from righttime.query.postgres_answers import collect, plain_texts
+from righttime.query.postgres_hot import HotTable, Kept, own_rows
+from righttime.query.postgres_statement import MARK, PostgresStatement, postgres_statement
+from righttime.query.snapshot import Snapshots, TableSnapshot
+from righttime.query.statement import split_currency
+from righttime.query.stored import HeldTables, read_files
+from righttime.settings import Settings
+from righttime.warehouse.store import DataFile
+
+_SEARCH_PATH = "SET search_path = pg_temp, pg_catalog; SET cursor_tuple_fraction = 1"
+# Views and materialized views, at any depth, that stand on one of the named tables.
+_STANDING_ON = """
+WITH RECURSIVE standing (oid) AS (
+  SELECT c.oid FROM pg_class c WHERE c.relnamespace = to_regnamespace(quote_ident(%s)) AND c.relname = ANY(%s)
+  UNION SELECT r.ev_class FROM standing JOIN pg_depend d ON d.refobjid = standing.oid AND d.classid = 'pg_rewrite'::regclass
+               JOIN pg_rewrite r ON r.oid = d.objid)
+SELECT n.nspname, c.relname FROM standing JOIN pg_class c USING (oid) JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind IN ('v', 'm')
+"""
+_FUNCTIONS = """
+SELECT p.proname FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang
+WHERE p.proname = ANY(%s) AND p.pronamespace <> 'pg_catalog'::regnamespace AND p.provolatile <> 'i' AND l.lanname NOT IN ('c', 'internal')
+"""
+
+
+def is_postgres_query(text: str) -> bool:
+    """Tell whether the query of a receipt was PostgreSQL's SQL."""
+    return text.startswith(MARK)
+
+
+class PostgresQueries:
+    """The queries of one connection: a session of its own, in which hot rows stay from query to query. One query at a time; others wait."""
+
+    def __init__(
+        self,
+        address: Address,
+        snapshots: Snapshots,
+        consumer: Consumer,
+        *,
+        schemas: Mapping[str, TableSchema],
+        views: Mapping[str, str],
+        path_of: Callable[[TableSchema, DataFile], str],
+        settings: Settings,
+    ) -> None:
+        self._address = address
+        self._snapshots = snapshots
+        self._consumer = consumer
+        self._schemas = schemas
+        self._views = views
+        self._path_of = path_of
+        self._settings = settings
+        self._guard = threading.Lock()
+        self._connection: Connection | None = None
+        self._closed = False
+        self._tables: dict[str, HotTable] = {}
+        self._others: set[str] = set()
+        self._named = 0
+
+    def sql(
+        self,
+        query: str,
+        *,
+        freshness: Duration | None = None,
+        wait: Duration | None = None,
+        on_late: str = "error",
+        as_of: datetime | int | None = None,
+        parameters: Sequence[Any] = (),
+        own: OwnRows | None = None,
+    ) -> Answer:
+        """Answer one SELECT on one state that is as fresh as asked."""
+        text, bound_us = split_currency(query)
+        contract = make_contract(freshness=freshness, wait=wait, on_late=on_late, as_of=as_of, bound_us=bound_us, wait_default_s=self._settings.wait_s)
+        statement = postgres_statement(text)
+        if statement.placeholders != len(parameters):
+            raise SqlRefused(reason=f"it has {statement.placeholders} placeholders and got {len(parameters)} parameters", way_out="Pass one value for each ?.")
+        texts, tables = parameters_text(parameters), self.tables(statement)
+        with self._consumer._turn(contract), self._snapshots.take(tables, contract, own=own) as snapshot:
+            rows = self.run(statement, snapshot.tables, parameters)
+            return self._consumer._answer(MARK + statement.text, texts, contract, snapshot, rows)
+
+    def rerun(self, text: str, tables: Mapping[str, TableSnapshot], parameters: Sequence[Any]) -> pa.Table:
+        """Run the query of a receipt again."""
+        return self.run(postgres_statement(text.removeprefix(MARK)), tables, parameters)
+
+    def tables(self, statement: PostgresStatement) -> list[str]:
+        """Return the warehouse's tables that a statement reads, through views too; raise `SqlRefused` if it names one with its schema."""
+        found: set[str] = set()
+        for part in (statement, *(postgres_statement(self._views[name]) for name in self._views_of(statement))):
+            found.update(name for name in part.names if name in self._schemas)
+            for schema, name in part.qualified:
+                if schema == self._address.tables and name in self._schemas:
+                    raise SqlRefused(reason=f"{schema}.{name} would be read without its hot rows", way_out=f"Write {name}, without a schema.")
+        return sorted(found)
+
+    def _views_of(self, statement: PostgresStatement) -> list[str]:
+        """Return the declared views that a statement needs, each after those it stands on."""
+        ordered: list[str] = []
+        for name in statement.names:
+            if name in self._views and name not in ordered:
+                # A view is declared after what it stands on, so this ends.
+                ordered += [view for view in self._views_of(postgres_statement(self._views[name])) if view not in ordered]
+                ordered.append(name)
+        return ordered
+
+    def run(self, statement: PostgresStatement, tables: Mapping[str, TableSnapshot], parameters: Sequence[Any]) -> pa.Table:
+        """Run a statement over exactly these tables and collect it; once more in a new session if the old one is gone."""
+        with self._guard:
+            try:
+                return self._run(statement, tables, parameters)
+            except DatabaseUnreachable:
+                return self._run(statement, tables, parameters)
+
+    def _run(self, statement: PostgresStatement, tables: Mapping[str, TableSnapshot], parameters: Sequence[Any]) -> pa.Table:
+        try:
+            connection = self._session()
+            self._prepare(connection, statement, tables)
+            return self._answered(connection, statement, tables, parameters)
+        except psycopg.Error as error:
+            reason = str(error).strip().splitlines()[0]
+            if is_lost(error) or self._connection is None or self._connection.broken:
+                self._forget()
+                raise DatabaseUnreachable(path=self._address.name, reason=reason) from error
+            raise SqlFailedInDatabase(tables=", ".join(sorted(tables)) or "no table", reason=reason) from error
+
+    def close(self) -> None:
+        """End the session, and with it its temporary tables."""
+        with self._guard:
+            self._closed = True
+            self._forget()
+
+    # -- the session -------------------------------------------------------------------------------------------------
+
+    def _session(self) -> Connection:
+        if self._closed:
+            raise WarehouseClosed(path=self._address.name)
+        if self._connection is None or self._connection.closed:
+            self._forget()
+            self._connection = connect(self._address)
+            plain_texts(self._connection)
+        # Each query finds the session as every other: whatever a function may have set is not an answer's business.
+        self._connection.execute("RESET ROLE")
+        set_up(self._connection, self._address)
+        self._connection.execute(_SEARCH_PATH)
+        return self._connection
+
+    def _forget(self) -> None:
+        connection, self._connection = self._connection, None
+        self._tables.clear()
+        self._others.clear()
+        if connection is not None:
+            with suppress(psycopg.Error):
+                # The server ends a session some time after it is closed, and until then its views stand in the way of ALTER TABLE.
+                connection.execute("ROLLBACK; DISCARD TEMP")
+            connection.close()
+
+    def _prepare(self, connection: Connection, statement: PostgresStatement, tables: Mapping[str, TableSnapshot]) -> None:
+        """Make every name of the statement mean something in this session, and nothing that it must not mean."""
+        for name, table in tables.items():
+            if name not in self._tables:
+                self._named += 1
+                self._tables[name] = HotTable(table.schema, self._named)
+            hides = any(len(positions) for positions in table.hidden.stored.values())
+            if self._tables[name].shape(connection, self._address, _held(table).found(name), hides=hides):
+                self._others -= self._views.keys()  # those that stood on it are made again
+        views = self._views_of(statement)
+        for part in (statement, *(postgres_statement(self._views[name]) for name in views)):
+            self._refuse_detours(connection, part)
+            for name in part.names:
+                if name not in tables and name not in views and name not in self._others:
+                    self._let_through(connection, name)
+        for name in views:
+            if name not in self._others:
+                connection.execute(sql.SQL("CREATE OR REPLACE TEMP VIEW {} AS {}").format(sql.Identifier("pg_temp", name), sql.SQL(self._views[name])))
+                self._others.add(name)
+
+    def _let_through(self, connection: Connection, name: str) -> None:
+        """Give a table that is not the warehouse's a name in this session; what is no table is a name that the statement made itself."""
+        query = "SELECT 1 FROM pg_class WHERE relnamespace = to_regnamespace(quote_ident(%s)) AND relname = %s AND relkind IN ('r', 'v', 'm', 'p', 'f')"
+        if run(connection, query, (self._address.tables, name)):
+            view = sql.SQL("CREATE TEMP VIEW {} AS SELECT * FROM {}").format(sql.Identifier("pg_temp", name), self._address.table(name))
+            connection.execute(view)
+            self._others.add(name)
+
+    def _refuse_detours(self, connection: Connection, statement: PostgresStatement) -> None:
+        """Refuse views and functions of the database that may read the warehouse's tables: they do not know of hot rows."""
+        others = [*statement.qualified, *((self._address.tables, name) for name in statement.names if name not in self._schemas and name not in self._views)]
+        standing = set(run(connection, _STANDING_ON, (self._address.tables, list(self._schemas)))) if others else set()
+        for schema, name in others:
+            if (schema, name) in standing:
+                raise SqlRefused(
+                    reason=f"the view {schema}.{name} of the database reads stored rows only", way_out="Write its query, or declare it with create_view()."
+                )
+        for (name,) in run(connection, _FUNCTIONS, (list(statement.calls),)) if statement.calls else ():
+            raise SqlRefused(
+                reason=f"the function {name}() may read stored rows only", way_out="Write what it does, or declare it IMMUTABLE if it reads no table."
+            )
+
+    # -- one query ---------------------------------------------------------------------------------------------------
+
+    def _answered(self, connection: Connection, statement: PostgresStatement, tables: Mapping[str, TableSnapshot], parameters: Sequence[Any]) -> pa.Table:
+        held = next((_held(table) for table in tables.values()), None)
+        begin = sql.SQL("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").format()
+        if held is not None:
+            begin += sql.SQL("; SET TRANSACTION SNAPSHOT {}").format(sql.Literal(held.snapshot_id()))
+        try:
+            connection.execute(begin)
+            kept = {name: self._fill(connection, name, table) for name, table in tables.items()}
+            rows = self._collected(connection, statement, parameters)
+            connection.execute("COMMIT")
+        except BaseException:
+            if not connection.closed:
+                connection.execute("ROLLBACK")
+            raise
+        for name, content in kept.items():
+            self._tables[name].keep(connection, content)
+        return rows
+
+    def _fill(self, connection: Connection, name: str, table: TableSnapshot) -> Kept:
+        files = read_files(table.schema, [self._path_of(table.schema, file) for file in table.own.files], {})
+        return self._tables[name].fill(connection, table, _held(table).found(name), own_rows(table, files))
+
+    def _collected(self, connection: Connection, statement: PostgresStatement, parameters: Sequence[Any]) -> pa.Table:
+        query = statement.for_psycopg()
+        with connection.cursor("righttime") as cursor:
+            cursor.execute(query, list(parameters) or None)
+            return collect(cursor, bytes_max=self._settings.answer_bytes_max)
+
+
+def _held(table: TableSnapshot) -> Any:
+    assert isinstance(table.stored, HeldTables), "a table of PostgreSQL is held"
+    return table.stored._held

@@ -1,0 +1,277 @@
+"""Queries in PostgreSQL's own SQL: run by PostgreSQL, with hot rows in them, each row once."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import righttime as rt
+from righttime.errors import AnswerTooLarge, SqlFailedInDatabase, SqlRefused, WarehouseClosed
+from righttime.query.postgres_queries import PostgresQueries, is_postgres_query
+from righttime.service import Engine
+from tests.support.postgres import TempPostgres
+from tests.support.postgres_warehouse import fresh_database
+
+
+@pytest.fixture
+def url(postgres: TempPostgres) -> Iterator[str]:
+    with fresh_database(postgres) as url:
+        yield url
+
+
+@pytest.fixture
+def warehouse(url: str, tmp_path: Path) -> Iterator[rt.Warehouse]:
+    with rt.open(url, state_dir=tmp_path) as warehouse:
+        warehouse.create_table("sale", "sku INT, qty INT, Name STRING", keys=["sku"])
+        yield warehouse
+
+
+@pytest.fixture
+def queries(warehouse: rt.Warehouse) -> Iterator[PostgresQueries]:
+    opened = queries_of(warehouse)
+    yield opened
+    opened.close()
+
+
+def queries_of(warehouse: rt.Warehouse) -> PostgresQueries:
+    engine = warehouse._shared
+    assert isinstance(engine, Engine)
+    store: Any = engine.store
+    return PostgresQueries(
+        store.address,
+        engine.snapshots,
+        engine.consumer,
+        schemas=engine.schemas,
+        views=engine.views,
+        path_of=store.path_of,
+        settings=engine.settings,
+    )
+
+
+def rows(queries: PostgresQueries, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+    return queries.sql(sql, parameters=parameters).rows()
+
+
+def test_hot_and_stored_rows_are_one_table(warehouse: rt.Warehouse, queries: PostgresQueries) -> None:
+    """Each row is there once, whether hot, stored, or stored between two queries of the same connection."""
+    producer = warehouse.producer(name="till")
+    seen = []
+    for sku in range(1, 7):
+        producer.insert("sale", (sku, sku * 10, None))
+        producer.commit(materialize=sku % 3 == 0)
+        seen.append(rows(queries, "SELECT count(*), sum(qty), max(sku) FROM sale")[0])
+    assert seen == [(n, 10 * n * (n + 1) // 2, n) for n in range(1, 7)]
+
+
+def test_plain_postgresql_runs_unchanged(warehouse: rt.Warehouse, queries: PostgresQueries) -> None:
+    """Casts, DISTINCT ON, FILTER, window functions, CTEs, %, LIKE and parameters are PostgreSQL's."""
+    producer = warehouse.producer()
+    producer.insert_many("sale", [(1, 10, "it's 5%"), (2, 20, "b"), (2, 21, "c"), (3, None, None)])
+    producer.commit()
+
+    assert rows(queries, "SELECT 7 / 2, '12'::int + 1, 7 % 4") == [(3, 13, 3)]
+    assert rows(queries, "SELECT DISTINCT ON (sku) sku, qty FROM sale ORDER BY sku, qty DESC NULLS LAST") == [(1, 10), (2, 21), (3, None)]
+    assert rows(queries, "SELECT count(*) FILTER (WHERE qty > 10) FROM Sale WHERE NAME LIKE '%5\\%' OR qty > 0") == [(2,)]
+    assert rows(queries, "WITH big AS (SELECT * FROM sale WHERE qty >= ?) SELECT name, ? FROM big WHERE sku % 2 = 0 ORDER BY 1", 20, "x") == [
+        ("b", "x"),
+        ("c", "x"),
+    ]
+    assert rows(queries, "SELECT sku, row_number() OVER (ORDER BY sku, qty) FROM sale ORDER BY 2 LIMIT 2") == [(1, 1), (2, 2)]
+    assert rows(queries, "TABLE sale")[0] == (1, 10, "it's 5%")
+    assert rows(queries, "VALUES (1), (2);") == [(1,), (2,)]
+
+
+def test_changes_of_stored_and_hot_rows_are_seen(warehouse: rt.Warehouse, queries: PostgresQueries) -> None:
+    """An updated row is there once, in its new version; a deleted one is not, before and after it is stored."""
+    producer = warehouse.producer()
+    producer.insert_many("sale", [(sku, 1, "old") for sku in range(5)])
+    producer.commit(materialize=True)
+    producer.insert_many("sale", [(sku, 1, "old") for sku in range(5, 8)])
+    producer.commit()
+    assert len(rows(queries, "SELECT * FROM sale")) == 8
+    for sku in (1, 6):
+        producer.update("sale", {"name": "new"}, {"sku": sku})
+    for sku in (2, 7):
+        producer.delete("sale", {"sku": sku})
+    producer.commit()
+    wanted = [(0, "old"), (1, "new"), (3, "old"), (4, "old"), (5, "old"), (6, "new")]
+
+    assert rows(queries, "SELECT sku, name FROM sale ORDER BY sku") == wanted
+    warehouse.materialize()
+    assert rows(queries, "SELECT sku, name FROM sale ORDER BY sku") == wanted
+    producer.delete("sale", "name = 'old'")
+    producer.commit()
+    assert rows(queries, "SELECT sku, name FROM sale ORDER BY sku") == [(1, "new"), (6, "new")]
+
+
+def test_a_connection_sees_its_own_rows_and_others_do_not(warehouse: rt.Warehouse, queries: PostgresQueries) -> None:
+    """Rows of an open transaction are the producer's own; rolled back, they are nobody's."""
+    producer: Any = warehouse.producer(name="me")
+    producer._with = replace(producer._with, own_query=queries.sql)
+    producer.insert("sale", (1, 1, "committed"))
+    producer.commit()
+    producer.insert("sale", (2, 1, "open"))
+    producer.update("sale", {"qty": 5}, {"sku": 1})
+
+    assert producer.sql("SELECT sku, qty FROM sale ORDER BY sku").rows() == [(1, 5), (2, 1)]
+    assert rows(queries, "SELECT sku, qty FROM sale") == [(1, 1)]
+    assert producer.sql("SELECT sum(qty) FROM sale").rows() == [(6,)]
+    producer.rollback()
+    assert rows(queries, "SELECT sku, qty FROM sale") == [(1, 1)]
+
+
+def test_an_older_cut_after_a_newer_one(warehouse: rt.Warehouse, queries: PostgresQueries) -> None:
+    """Rows that are in the session already are left out of an answer that must not have them."""
+    producer = warehouse.producer()
+    producer.insert("sale", (1, 1, None))
+    first = producer.commit()
+    producer.insert("sale", (2, 1, None))
+    producer.commit()
+
+    assert rows(queries, "SELECT count(*) FROM sale") == [(2,)]
+    assert queries.sql("SELECT count(*) FROM sale", as_of=first.commit.time_us).rows() == [(1,)]
+    assert rows(queries, "SELECT count(*) FROM sale") == [(2,)]
+
+
+def test_the_receipt_says_what_was_read_and_in_which_language(warehouse: rt.Warehouse, queries: PostgresQueries) -> None:
+    """A receipt of PostgreSQL's SQL is marked: Spark would divide otherwise."""
+    producer = warehouse.producer()
+    producer.insert("sale", (7, 2, None))
+    producer.commit()
+    receipt = queries.sql("SELECT sku / qty FROM sale").receipt
+    assert is_postgres_query(receipt.query)
+    assert (receipt.tables[0].name, receipt.tables[0].rows_hot, receipt.rows) == ("sale", 1, 1)
+
+
+def test_tables_that_are_not_the_warehouses_can_be_joined(url: str, warehouse: rt.Warehouse, queries: PostgresQueries) -> None:
+    """Ordinary tables of the database are read at the same moment, with or without their schema."""
+    with psycopg.connect(url, autocommit=True) as other:
+        other.execute("CREATE TABLE item (sku int, label text)")
+        other.execute("INSERT INTO item VALUES (1, 'one')")
+    producer = warehouse.producer()
+    producer.insert("sale", (1, 5, None))
+    producer.commit()
+    wanted = [("one", 5)]
+    assert rows(queries, "SELECT label, qty FROM sale JOIN item USING (sku)") == wanted
+    assert rows(queries, "SELECT label, qty FROM sale s JOIN public.item i ON i.sku = s.sku") == wanted
+
+
+def test_declared_views_are_known(warehouse: rt.Warehouse, queries: PostgresQueries) -> None:
+    """A view of the warehouse stands for its query, with hot rows."""
+    warehouse.create_view("big", "SELECT * FROM sale WHERE qty > 5")
+    warehouse.create_view("biggest", "SELECT max(qty) AS most FROM big")
+    producer = warehouse.producer()
+    producer.insert_many("sale", [(1, 5, None), (2, 50, None)])
+    producer.commit()
+    assert rows(queries, "SELECT most FROM biggest") == [(50,)]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM public.sale",
+        'SELECT (SELECT count(*) FROM "public"."sale")',
+        "SELECT * FROM public.sale_view",
+        "SELECT * FROM sale_view",
+        "SELECT * FROM sale_view_view",
+        "SELECT public.sale_count()",
+        "SELECT query_to_xml('select * from public.sale', true, false, '')",
+        "SELECT * FROM pg_temp.rt_hot_1",
+        "DELETE FROM sale",
+        "WITH gone AS (DELETE FROM sale RETURNING *) SELECT * FROM gone",
+        "SELECT * INTO copy FROM sale",
+        "SELECT * FROM sale FOR UPDATE",
+        "SELECT 1; SELECT 2",
+        "",
+        "SELEC 1 FRO",
+        "BEGIN",
+        "COPY sale TO STDOUT",
+    ],
+)
+def test_what_would_miss_hot_rows_or_write_is_refused(url: str, queries: PostgresQueries, sql: str) -> None:
+    """Names with a schema, views and functions of the database do not know of hot rows, so an answer would be silently incomplete."""
+    with psycopg.connect(url, autocommit=True) as other:
+        other.execute("CREATE VIEW sale_view AS SELECT * FROM sale")
+        other.execute("CREATE VIEW sale_view_view AS SELECT count(*) FROM sale_view")
+        other.execute("CREATE FUNCTION sale_count() RETURNS bigint LANGUAGE sql STABLE AS 'SELECT count(*) FROM public.sale'")
+    with pytest.raises(SqlRefused):
+        queries.sql(sql)
+
+
+def test_a_query_that_fails_leaves_the_connection_usable(warehouse: rt.Warehouse, queries: PostgresQueries) -> None:
+    """The server's error is told, and the next query has all rows."""
+    producer = warehouse.producer()
+    producer.insert_many("sale", [(1, 0, None), (2, 1, None)])
+    producer.commit()
+    with pytest.raises(SqlFailedInDatabase, match="division by zero"):
+        queries.sql("SELECT 1 / qty FROM sale")
+    with pytest.raises(SqlFailedInDatabase, match="does not exist"):
+        queries.sql("SELECT nothing FROM sale")
+    with pytest.raises(SqlFailedInDatabase, match="does not exist"):
+        queries.sql("SELECT * FROM nowhere")
+    assert rows(queries, "SELECT count(*) FROM sale") == [(2,)]
+
+
+def test_a_killed_session_begins_anew(url: str, warehouse: rt.Warehouse, queries: PostgresQueries) -> None:
+    """Hot rows are sent again to the next session, and the query is run there."""
+    producer = warehouse.producer()
+    producer.insert("sale", (1, 1, None))
+    producer.commit()
+    assert rows(queries, "SELECT count(*) FROM sale") == [(1,)]
+    assert queries._connection is not None
+    with psycopg.connect(url, autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(%s, 5000)", (queries._connection.info.backend_pid,))
+    assert rows(queries, "SELECT count(*) FROM sale") == [(1,)]
+
+
+def test_answers_have_types_and_a_bound(warehouse: rt.Warehouse, queries: PostgresQueries) -> None:
+    """Numbers stay numbers, sums stay exact, what has no type of ours comes as text; a large answer stops in time."""
+    found = queries.sql(
+        "SELECT 1::smallint a, 2 b, 3::bigint c, 1.5::real d, 2.5::float8 e, 1.25 f, NULL::numeric g, true h, 'x' i, '\\x00ff'::bytea j, "
+        "DATE '2024-02-29' k, TIMESTAMP '2024-02-29 01:02:03.5' l, '{1,NULL}'::int[] m, '{\"a\": [1]}'::jsonb n, gen_random_uuid()::uuid IS NULL o, "
+        "TIME '01:02' p, sum(n) q FROM generate_series(1::bigint, 3) n"
+    )
+    (row,) = found.rows()
+    assert row[:10] == (1, 2, 3, 1.5, 2.5, Decimal("1.25"), None, True, "x", b"\x00\xff")
+    assert (row[12], row[13], row[15], row[16]) == ([1, None], '{"a": [1]}', "01:02:00", Decimal(6))
+    assert [str(field.type) for field in found.arrow().schema][:5] == ["int16", "int32", "int64", "float", "double"]
+    queries._settings = queries._settings.model_copy(update={"answer_bytes_max": 1_000_000})
+    with pytest.raises(AnswerTooLarge):
+        queries.sql("SELECT repeat('x', 1000) FROM generate_series(1, 10000000)")
+
+
+def test_closed_is_closed(queries: PostgresQueries) -> None:
+    """After close there is no session."""
+    queries.close()
+    with pytest.raises(WarehouseClosed):
+        queries.sql("SELECT 1")
+
+
+def test_every_row_is_seen_once_while_rows_move(warehouse: rt.Warehouse, queries: PostgresQueries) -> None:
+    """Beside commits and materializations, each answer is a whole number of commits and never goes back."""
+    producer = warehouse.producer(name="till")
+    done = threading.Event()
+
+    def load() -> None:
+        for number in range(60):
+            producer.insert_many("sale", [(number, 1, None)] * 10)
+            producer.commit(materialize=number % 5 == 4)
+        done.set()
+
+    loader = threading.Thread(target=load)
+    loader.start()
+    counts = []
+    try:
+        while not done.is_set():
+            counts.append(rows(queries, "SELECT count(*), sum(qty), count(DISTINCT sku) * 10 FROM sale")[0])
+    finally:
+        loader.join()
+    assert len(counts) > 3
+    assert all(count % 10 == 0 and (total or 0) == count == distinct for count, total, distinct in counts), counts
+    assert [count for count, _, _ in counts] == sorted(count for count, _, _ in counts)
+    assert rows(queries, "SELECT count(*) FROM sale") == [(600,)]

@@ -1,0 +1,564 @@
+"""What is PostgreSQL's own about a warehouse there: one writer, one transaction per step, tables that others may change."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from righttime.catalyst.log import LogEntry
+from righttime.changes.schema import declare_table
+from righttime.errors import (
+    BadTable,
+    CommitFailed,
+    DatabaseUnreachable,
+    LogFull,
+    NotAWarehouse,
+    RowsMoved,
+    SchemaChanged,
+    TableExists,
+    TooManySnapshots,
+    VersionGone,
+    WarehouseLocked,
+    WarehouseNewer,
+    WarehouseReadOnly,
+    WriterLost,
+    WrongType,
+)
+from righttime.ledger.postgres_connect import Address
+from righttime.ledger.postgres_writer import PostgresWriter
+from righttime.ledger.state import EMPTY, LogPosition
+from righttime.query.postgres_parts import PostgresParts
+from righttime.settings import load_settings
+from tests.support.postgres import TempPostgres
+from tests.support.postgres_warehouse import add, create, everything, fresh_database, next_state, open_parts
+
+SALE = declare_table("sale", "sku INT, Name STRING", keys=["sku"])
+
+
+def sales(*skus: int) -> pa.Table:
+    return pa.Table.from_pylist([{"sku": sku, "Name": f"item {sku}"} for sku in skus], schema=SALE.columns)
+
+
+def skus(parts: PostgresParts) -> list[int]:
+    return sorted(everything(parts, SALE).column("sku").to_pylist())
+
+
+@pytest.fixture
+def url(postgres: TempPostgres) -> Iterator[str]:
+    with fresh_database(postgres) as url:
+        yield url
+
+
+@pytest.fixture
+def parts(url: str, tmp_path: Path) -> Iterator[PostgresParts]:
+    opened = open_parts(url, tmp_path, lock_wait_s=0.5)
+    create(opened, SALE)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def other(url: str) -> Iterator[psycopg.Connection]:
+    """Somebody else at the same database."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield connection
+
+
+def writer_of(parts: PostgresParts) -> PostgresWriter:
+    writer = parts.store._writer
+    assert writer is not None
+    return writer
+
+
+def backend_of(parts: PostgresParts) -> int:
+    pid = parts.ledger.living_writer()
+    assert pid is not None
+    return pid
+
+
+# Opening
+
+
+def test_a_second_writer_is_told_who_has_the_lock_and_readers_are_not_stopped(url: str, parts: PostgresParts, tmp_path: Path) -> None:
+    """One writer at a time; the lock ends with its connection."""
+    with pytest.raises(WarehouseLocked, match=rf"{backend_of(parts)} of the database server \(righttime \d+@"):
+        open_parts(url, tmp_path)
+    reader = open_parts(url, tmp_path, read_only=True)
+    assert reader.ledger.living_writer() == backend_of(parts)
+    with pytest.raises(WarehouseReadOnly):
+        reader.store.create(SALE)
+    with pytest.raises(WarehouseReadOnly):
+        reader.store.write_files(SALE, sales(1), batch_id="b")
+    parts.close()
+    assert reader.ledger.living_writer() is None
+    reader.close()
+    open_parts(url, tmp_path).close()
+
+
+def test_two_warehouses_share_a_database_by_their_schemas(url: str, parts: PostgresParts, tmp_path: Path) -> None:
+    """Ledger and tables are where the settings say; neither sees the other."""
+    second = open_parts(url, tmp_path, ledger_schema="other ledger", table_schema="Other Tables")
+    create(second, SALE)
+    add(second, SALE, sales(7))
+    assert (skus(second), skus(parts)) == ([7], [])
+    assert second.ledger.warehouse_id != parts.ledger.warehouse_id
+    second.close()
+
+
+def test_what_is_no_warehouse_is_left_alone(url: str, other: psycopg.Connection, tmp_path: Path) -> None:
+    """A schema of somebody else, a newer format, a missing warehouse, a wrong address: each is told apart."""
+    with pytest.raises(NotAWarehouse, match="no schema"):
+        open_parts(url, tmp_path, create=False)
+    with pytest.raises(NotAWarehouse, match="no schema"):
+        open_parts(url, tmp_path, read_only=True)
+    other.execute("CREATE SCHEMA righttime; CREATE TABLE righttime.mine (n int)")
+    with pytest.raises(NotAWarehouse, match="something else"):
+        open_parts(url, tmp_path)
+    other.execute("CREATE TABLE righttime.meta (a int)")
+    with pytest.raises(NotAWarehouse, match="something else"):
+        open_parts(url, tmp_path)
+    open_parts(url, tmp_path, ledger_schema="ours").close()
+    other.execute("UPDATE ours.meta SET value = '99' WHERE name = 'format'")
+    with pytest.raises(WarehouseNewer):
+        open_parts(url, tmp_path, ledger_schema="ours")
+    with pytest.raises(DatabaseUnreachable):
+        open_parts(url.replace("/rt_", "/no_"), tmp_path)
+    other.execute("CREATE DATABASE rt_latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+    try:
+        with pytest.raises(NotAWarehouse, match="encoding is LATIN1"):
+            open_parts(url.rpartition("/")[0] + "/rt_latin", tmp_path)
+    finally:
+        other.execute("DROP DATABASE rt_latin")
+    with pytest.raises(NotAWarehouse, match="no address"):
+        open_parts("postgresql://user:secret@host/db?nonsense=1", tmp_path)
+
+
+def test_a_password_is_shown_nowhere() -> None:
+    """Names, texts and representations of an address are without it."""
+    address = Address.of("postgresql://me:s3cr3t@h:1/d", load_settings())
+    assert "s3cr3t" not in f"{address} {address!r} {address.name} {vars(type(address))}"
+    assert "s3cr3t" in address.secret.get_secret_value()
+
+
+def test_a_role_without_rights_is_told(url: str, other: psycopg.Connection, tmp_path: Path) -> None:
+    """No superuser is needed, but a schema must be there or may be made."""
+    other.execute("CREATE ROLE clerk LOGIN")
+    try:
+        mine = url.replace("postgres@", "clerk@")
+        with pytest.raises(NotAWarehouse, match="may not create"):
+            open_parts(mine, tmp_path)
+        other.execute("CREATE SCHEMA righttime AUTHORIZATION clerk; CREATE SCHEMA shop AUTHORIZATION clerk")
+        plain = open_parts(mine, tmp_path, table_schema="shop")
+        create(plain, SALE)
+        add(plain, SALE, sales(1, 2))
+        assert skus(plain) == [1, 2]
+        plain.close()
+    finally:
+        other.execute("DROP SCHEMA IF EXISTS righttime, shop CASCADE; DROP ROLE clerk")
+
+
+# A step
+
+
+def test_a_step_is_visible_with_its_state_and_not_before(parts: PostgresParts, other: psycopg.Connection) -> None:
+    """I1 and I2: rows, version, minmax and state appear together."""
+    look = "SELECT (SELECT count(*) FROM sale), (SELECT version FROM righttime.minmax), (SELECT max(number) FROM righttime.state)"
+    files = parts.store.write_files(SALE, sales(1, 2), batch_id="b")
+    version = parts.store.commit(SALE, files, version=0, batch_id="b", batch_number=1)
+    assert other.execute(look).fetchone() == (0, 0, 1)
+    parts.ledger.write_state(next_state(parts, {"sale": (version, 2)}), kind="materialize")
+    assert other.execute(look).fetchone() == (2, 1, 2)
+    assert other.execute("SELECT rows_stored, lanes FROM righttime.minmax").fetchone() == (2, '{"s": [3, 2]}')
+    assert [(entry.version, entry.batch_id) for entry in parts.store.history(SALE)] == [(1, "b"), (0, None)]
+
+
+@pytest.mark.parametrize("reached", ["written", "removed", "committed"])
+def test_what_an_interrupted_step_left_never_becomes_part_of_the_next(parts: PostgresParts, reached: str) -> None:
+    """A step that ended between two calls, without giving up, costs the next one a retry, and nobody a wrong row."""
+    add(parts, SALE, sales(1))
+    (piece,) = parts.store.scan(SALE, 1, ["sku"])
+    if reached == "removed":
+        parts.store.remove(SALE, 1, {piece.unit: piece.positions}, batch_id="b")
+    else:
+        files = parts.store.write_files(SALE, sales(2), batch_id="b")
+    if reached == "committed":
+        parts.store.commit(SALE, files, version=1, batch_id="b", batch_number=2)
+
+    with pytest.raises(CommitFailed, match="interrupted"):
+        parts.ledger.write_state(next_state(parts), kind="log")
+    parts.ledger.write_state(next_state(parts), kind="log")
+    assert (skus(parts), parts.store.newest_version(SALE)) == ([1], 1)
+    add(parts, SALE, sales(3))
+    assert skus(parts) == [1, 3]
+
+
+def test_rows_that_the_database_refuses_are_the_loaders_error(parts: PostgresParts, other: psycopg.Connection) -> None:
+    """A constraint of somebody else's fails the step; nothing of it is there, and the next one works."""
+    other.execute("ALTER TABLE sale ADD CHECK (sku < 100)")
+    with pytest.raises(CommitFailed, match="check constraint"):
+        parts.store.write_files(SALE, sales(1, 100), batch_id="b")
+    with pytest.raises(WrongType, match=r"U\+0000"):
+        parts.store.write_files(SALE, pa.Table.from_pylist([{"sku": 1, "Name": "a\0"}], schema=SALE.columns), batch_id="b")
+    with pytest.raises(CommitFailed, match="another version"):
+        parts.ledger.write_state(next_state(parts, {"sale": (5, 0)}), kind="log")
+    add(parts, SALE, sales(4))
+    assert skus(parts) == [4]
+
+
+def test_rows_that_moved_are_not_taken_for_others(parts: PostgresParts, other: psycopg.Connection) -> None:
+    """After VACUUM FULL the same numbers name other rows: a removal by old places is refused. So is one of rows that are gone."""
+    add(parts, SALE, sales(*range(10)))
+    (piece,) = parts.store.scan(SALE, 1, ["sku"])
+    other.execute("DELETE FROM sale WHERE sku = 0")
+    with pytest.raises(RowsMoved, match="not where"):
+        parts.store.remove(SALE, 1, {piece.unit: piece.positions[:2]}, batch_id="b")
+    with pytest.raises(RowsMoved, match="not where"):
+        parts.store.fetch(SALE, 1, piece.unit, piece.positions[:2])
+    other.execute("VACUUM FULL sale")
+    for places in (piece.positions[3:4],):
+        with pytest.raises(RowsMoved, match="VACUUM FULL"):
+            parts.store.remove(SALE, 1, {piece.unit: places}, batch_id="b")
+        with pytest.raises(RowsMoved, match="VACUUM FULL"):
+            parts.store.fetch(SALE, 1, piece.unit, places)
+    assert skus(parts) == list(range(1, 10))
+
+
+def test_an_update_of_a_unique_key_is_one_step(parts: PostgresParts) -> None:
+    """The old version of a row leaves before the new one comes, so a primary key is no obstacle."""
+    unique = declare_table("item", "id INT, n INT", keys=["id"], unique=True)
+    create(parts, unique)
+    add(parts, unique, pa.table({"id": [1, 2], "n": [1, 1]}, schema=unique.columns))
+    (piece,) = parts.store.scan(unique, 1, ["id"])
+    removal = parts.store.remove(unique, 1, {piece.unit: piece.positions[:1]}, batch_id="b")
+    files = parts.store.write_files(unique, pa.table({"id": [1], "n": [9]}, schema=unique.columns), batch_id="b")
+    version = parts.store.commit(unique, files, version=1, batch_id="b", batch_number=2, removed=removal.units)
+    parts.ledger.write_state(next_state(parts, {"item": (version, 2)}), kind="materialize")
+    assert sorted(map(tuple, (row.values() for row in everything(parts, unique).to_pylist()))) == [(1, 9), (2, 1)]
+    with pytest.raises(CommitFailed, match="duplicate key"):
+        parts.store.write_files(unique, pa.table({"id": [2], "n": [9]}, schema=unique.columns), batch_id="b")
+
+
+def test_files_that_spark_wrote_are_copied_at_the_commit(parts: PostgresParts, tmp_path: Path) -> None:
+    """Staged files are on this machine until the step is published, then they are gone; leftovers are collected."""
+    folder = parts.store.staging(SALE, batch_id="b")
+    folder.mkdir()
+    pq.write_table(sales(1, 2), folder / "part-0.parquet")
+    pq.write_table(sales(3), folder / "part-1.parquet")
+    files = parts.store.take_files(SALE, folder)
+    paths = [Path(parts.store.path_of(SALE, file)) for file in files]
+    assert [pq.read_table(path).num_rows for path in paths] == [2, 1]
+    assert parts.store.collect(SALE, versions=[], grace_s=0, now_s=0).files == 0
+
+    version = parts.store.commit(SALE, files, version=0, batch_id="b", batch_number=1)
+    parts.store.undo(SALE, version=0)
+    assert all(path.exists() for path in paths)
+    version = parts.store.commit(SALE, files, version=0, batch_id="b", batch_number=1)
+    parts.ledger.write_state(next_state(parts, {"sale": (version, 3)}), kind="commit")
+    assert skus(parts) == [1, 2, 3]
+    assert not any(path.exists() for path in paths)
+    (tmp_path / parts.ledger.warehouse_id / "staging" / "sale" / "left.parquet").touch()
+    assert parts.store.collect(SALE, versions=[], grace_s=0, now_s=0).files == 1
+
+
+# The log
+
+
+def test_log_records_are_durable_with_their_state(url: str, parts: PostgresParts, tmp_path: Path) -> None:
+    """What was appended for a state is read again after a restart; what was stored is released; a record of a failed step is replaced."""
+    entry = LogEntry("sale", "s", [(1, 2)], [(5, 2)], sales(1, 2))
+    begin = EMPTY.log_end
+    lost = parts.wal.append([LogEntry("sale", "s", [(1, 1)], [], sales(9))], at=begin)
+    record = parts.wal.append([entry], at=begin)
+    assert lost.end == record.end == LogPosition(0, 1)
+    parts.ledger.write_state(next_state(parts, log_end=record.end), kind="log")
+    parts.wal.keep(record)
+    parts.close()
+
+    again = open_parts(url, tmp_path)
+    state = again.ledger.newest_state()
+    (found,) = again.wal.read(state.log_begin, state.log_end)
+    assert (found.runs, found.times, found.rows.equals(entry.rows)) == ([(1, 2)], [(5, 2)], True)
+    assert again.wal.bytes_held() > 0
+    assert again.wal.begin({("sale", "s"): 1}, appended=None, end=state.log_end) == state.log_begin
+    assert again.wal.begin({("sale", "s"): 2}, appended=None, end=state.log_end) == state.log_end
+    again.wal.release(state.log_end, end=state.log_end)
+    assert again.wal.bytes_held() == 0
+    again.close()
+
+
+def test_the_log_has_a_bound(url: str, tmp_path: Path) -> None:
+    """A record that does not fit is refused before anything is written."""
+    parts = open_parts(url, tmp_path, log_bytes_max=2000)
+    with pytest.raises(LogFull):
+        parts.wal.append([LogEntry("sale", "s", [(1, 1000)], [], sales(*range(1000)))], at=EMPTY.log_end)
+    assert parts.wal.bytes_held() == 0
+    parts.close()
+
+
+def test_a_log_that_cannot_be_shortened_is_no_failure(parts: PostgresParts, other: psycopg.Connection) -> None:
+    """The state is durable by then; the records go with the next release."""
+    record = parts.wal.append([LogEntry("sale", "s", [(1, 1)], [], sales(1))], at=EMPTY.log_end)
+    parts.ledger.write_state(next_state(parts, log_end=record.end), kind="log")
+    with other.transaction():
+        other.execute("LOCK TABLE righttime.log")
+        parts.wal.release(record.end, end=record.end)
+    assert parts.wal.bytes_held() > 0
+    parts.wal.release(record.end, end=record.end)
+    assert parts.wal.bytes_held() == 0
+    assert other.execute("SELECT count(*) FROM righttime.log").fetchone() == (0,)
+
+
+# A broken connection
+
+
+def kill(other: psycopg.Connection, pid: int) -> None:
+    other.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+
+
+def test_a_killed_backend_costs_a_step_and_the_next_one_works(parts: PostgresParts, other: psycopg.Connection) -> None:
+    """Between steps the writer connects again and takes the lock back; a step that was under way fails whole."""
+    add(parts, SALE, sales(1))
+    kill(other, backend_of(parts))
+    add(parts, SALE, sales(2))
+    assert skus(parts) == [1, 2]
+
+    files = parts.store.write_files(SALE, sales(3), batch_id="b")
+    kill(other, backend_of(parts))
+    with pytest.raises((DatabaseUnreachable, CommitFailed)):
+        parts.store.commit(SALE, files, version=2, batch_id="b", batch_number=3)
+    parts.store.discard(SALE, files)
+    assert parts.store.undo(SALE, version=2) == 2
+    add(parts, SALE, sales(4))
+    assert skus(parts) == [1, 2, 4]
+
+
+def test_a_writer_whose_lock_was_taken_never_writes_again(url: str, parts: PostgresParts, other: psycopg.Connection, tmp_path: Path) -> None:
+    """Fencing: while another process has the lock, and for ever once it has written, every write is refused."""
+    kill(other, backend_of(parts))
+    second = open_parts(url, tmp_path)
+    with pytest.raises(WriterLost, match="another process has the lock"):
+        add(parts, SALE, sales(1))
+    add(second, SALE, sales(2))
+    second.close()
+    with pytest.raises(WriterLost):
+        add(parts, SALE, sales(3))
+    assert skus(parts) == [2]
+
+
+def test_another_writer_that_came_and_went_is_noticed(url: str, parts: PostgresParts, other: psycopg.Connection, tmp_path: Path) -> None:
+    """The lock is free again, but the newest state is not the one this writer made."""
+    kill(other, backend_of(parts))
+    second = open_parts(url, tmp_path)
+    add(second, SALE, sales(2))
+    second.close()
+    with pytest.raises(WriterLost, match="another process wrote state"):
+        add(parts, SALE, sales(3))
+
+
+def test_a_commit_whose_connection_breaks_is_looked_up(parts: PostgresParts, other: psycopg.Connection) -> None:
+    """The server may have committed before the connection broke, or not: whichever it was is told."""
+    writer = writer_of(parts)
+    for committed in (True, False):
+        files = parts.store.write_files(SALE, sales(1), batch_id="b")
+        before = parts.store.newest_version(SALE)
+        version = parts.store.commit(SALE, files, version=before, batch_id="b", batch_number=1)
+        state = next_state(parts, {"sale": (version, 1)})
+        assert writer._connection is not None
+        if committed:
+            # As if the answer to COMMIT had been lost: it is done, and the connection is gone before the writer asks for it.
+            parts.ledger._write(writer, "INSERT INTO {0}.state VALUES (%s, %s, %s, %s)", (state.number, state.time_us, "x", state.to_json()))
+            writer._connection.execute("COMMIT")
+        kill(other, backend_of(parts))
+        if committed:
+            writer.publish(state.number)
+            assert parts.ledger.newest_state().number == state.number
+        else:
+            with pytest.raises((CommitFailed, DatabaseUnreachable)):
+                parts.ledger.write_state(state, kind="materialize")
+            assert parts.ledger.newest_state().number == state.number - 1
+    assert skus(parts) == [1]
+
+
+def test_readers_reconnect_by_themselves(parts: PostgresParts, other: psycopg.Connection) -> None:
+    """A restart of the server costs no handle; only what was under way is an error."""
+    add(parts, SALE, sales(1))
+    assert skus(parts) == [1]
+    other.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()")
+    assert skus(parts) == [1]
+    assert parts.ledger.newest_state().number == 2
+
+
+# Reading
+
+
+def test_a_hold_sees_one_moment_and_no_other_version(parts: PostgresParts) -> None:
+    """AT-R15: who looked before a materialization and holds after it gets nothing, and looks again."""
+    add(parts, SALE, sales(1))
+    held = parts.store.hold([SALE], {"sale": 1})
+    assert held is not None
+    add(parts, SALE, sales(2))
+    assert parts.store.hold([SALE], {"sale": 1}) is None
+    with pytest.raises(VersionGone):
+        list(parts.store.scan(SALE, 1, ["sku"]))
+    with pytest.raises(VersionGone):
+        parts.store.row_count(SALE, 1)
+    assert held.rows("sale").column("sku").to_pylist() == [1]
+    (piece,) = held.scan("sale", ["sku"])
+    assert held.rows("sale", hidden={piece.unit: piece.positions}).num_rows == 0
+    held.close()
+    held.close()
+    with pytest.raises(VersionGone):
+        held.rows("sale")
+
+
+def test_holds_have_a_bound(url: str, tmp_path: Path) -> None:
+    """Queries beyond it wait a while, then are told; a closed one makes room."""
+    parts = open_parts(url, tmp_path, holds_max=2, lock_wait_s=0.2)
+    create(parts, SALE)
+    holds = [parts.store.hold([SALE], {"sale": 0}) for _ in range(2)]
+    with pytest.raises(TooManySnapshots):
+        parts.store.hold([SALE], {"sale": 0})
+    assert holds[0] is not None and holds[1] is not None
+    timer = threading.Timer(0.05, holds[0].close)
+    timer.start()
+    third = parts.store.hold([SALE], {"sale": 0})
+    assert third is not None
+    timer.join()
+    third.close()
+    holds[1].close()
+    parts.close()
+
+
+def test_a_hold_keeps_others_from_emptying_the_table(parts: PostgresParts, other: psycopg.Connection) -> None:
+    """TRUNCATE would empty the table for older moments too; it waits until the query has ended."""
+    add(parts, SALE, sales(1))
+    held = parts.store.hold([SALE], {"sale": 1})
+    assert held is not None
+    other.execute("SET lock_timeout = 100")
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        other.execute("TRUNCATE sale")
+    assert held.rows("sale").num_rows == 1
+    held.close()
+    other.execute("TRUNCATE sale")
+
+
+def test_ranges_find_rows_by_index_and_by_scan(parts: PostgresParts) -> None:
+    """Few rows are looked up by their places, many are read; either way positions ascend and no row is lost."""
+    add(parts, SALE, sales(*range(100_000)))
+    few = list(parts.store.scan(SALE, 1, ["sku"], ranges={"sku": (70, 75)}))
+    assert [sku for piece in few for sku in piece.rows.column("sku").to_pylist()] == list(range(70, 76))
+    many = list(parts.store.scan(SALE, 1, ["sku"], ranges={"sku": (1, None)}))
+    assert sum(piece.rows.num_rows for piece in many) == 99_999
+    assert sum(piece.rows.num_rows for piece in parts.store.scan(SALE, 1, ["sku"], ranges={"Name": ("\0", "\0")})) == 100_000
+    places = np.concatenate([piece.positions for piece in many])
+    assert (np.diff(places) > 0).all()
+
+
+# Tables of others
+
+
+def test_an_existing_table_is_adopted_as_it_is(parts: PostgresParts, other: psycopg.Connection) -> None:
+    """Columns, types and the primary key come from the catalog; rows stay where they are, and more can be stored."""
+    other.execute('CREATE TABLE item (id bigint PRIMARY KEY, "Label" varchar(20) NOT NULL, price numeric(10,2), tags text[], made timestamptz)')
+    other.execute("INSERT INTO item VALUES (1, 'one', 1.50, '{a}', '2024-02-29 12:00+01')")
+    table, version, rows = parts.store.adopt_table("ITEM")
+    assert (table.keys, table.unique, version, rows) == (("id",), True, 0, 1)
+    assert table.ddl().replace("`", "") == "id BIGINT NOT NULL, Label VARCHAR(20) NOT NULL, price DECIMAL(10,2), tags ARRAY<STRING>, made TIMESTAMP"
+    parts.ledger.write_state(next_state(parts, {"item": (0, 1)}), kind="declare", table=table)
+    add(parts, table, pa.Table.from_pylist([{"id": 2, "Label": "two"}], schema=table.columns))
+    assert sorted(everything(parts, table).column("Label").to_pylist()) == ["one", "two"]
+    with pytest.raises(TableExists):
+        parts.store.adopt_table("item")
+
+
+@pytest.mark.parametrize(
+    ("ddl", "reason"),
+    [
+        ("CREATE TABLE x (a int, b json)", "'b' has type json"),
+        ("CREATE TABLE x (a int, b numeric)", "'b' has type numeric"),
+        ("CREATE TABLE x (a char(5))", "'a' has type character"),
+        ("CREATE TABLE x (a timestamp(3))", "'a' has type timestamp"),
+        ("CREATE TABLE x (a uuid[])", "'a' has type uuid"),
+        ("CREATE UNLOGGED TABLE x (a int)", "survive a crash"),
+        ("CREATE VIEW x AS SELECT 1 AS a", "ordinary tables"),
+        ("CREATE TABLE x (a int) PARTITION BY RANGE (a)", "ordinary tables"),
+        ("CREATE TABLE x (a int); CREATE TABLE y () INHERITS (x)", "inheritance"),
+    ],
+)
+def test_what_cannot_be_held_is_not_adopted(parts: PostgresParts, other: psycopg.Connection, ddl: str, reason: str) -> None:
+    """The column or the kind of table is named."""
+    other.execute(ddl.encode())
+    with pytest.raises(BadTable, match=reason):
+        parts.store.adopt_table("x")
+
+
+def test_a_table_of_somebody_else_is_never_replaced(parts: PostgresParts, other: psycopg.Connection) -> None:
+    """create_table refuses a name that the database has already, even if that table is empty."""
+    other.execute("CREATE TABLE item (a int)")
+    with pytest.raises(BadTable, match="adopt"):
+        parts.store.create(declare_table("item", "a INT"))
+    with pytest.raises(TableExists):
+        parts.store.create(SALE)
+    with pytest.raises(BadTable, match="MAP"):
+        try:
+            parts.store.create(declare_table("nested", "m MAP<STRING, INT>"))
+        except BadTable as error:
+            raise BadTable(table="nested", reason=str(error).upper()) from error
+    with pytest.raises(BadTable, match="63 bytes"):
+        parts.store.create(declare_table("t" * 64, "a INT"))
+
+
+@pytest.mark.parametrize(
+    ("ddl", "difference"),
+    [
+        ("ALTER TABLE sale DROP COLUMN name", "'Name' is missing"),
+        ("ALTER TABLE sale RENAME name TO label", "'Name' is missing"),
+        ("ALTER TABLE sale ALTER name TYPE varchar(5)", r"'Name' is character varying\(5\), declared was text"),
+        ("ALTER TABLE sale ALTER name SET NOT NULL", "'Name' is NOT NULL"),
+        ("ALTER TABLE sale ALTER sku DROP NOT NULL", "'sku' is nullable"),
+        ("ALTER TABLE sale RENAME TO sold", "does not exist"),
+        ("DROP TABLE sale", "does not exist"),
+    ],
+)
+def test_a_changed_table_is_an_error_before_anything_is_written(parts: PostgresParts, other: psycopg.Connection, ddl: str, difference: str) -> None:
+    """The difference is named, for writers and readers; the ledger goes on, and changed back, so does the table."""
+    other.execute(ddl.encode())
+    with pytest.raises(SchemaChanged, match=difference):
+        parts.store.write_files(SALE, sales(1), batch_id="b")
+    with pytest.raises(SchemaChanged, match=difference):
+        parts.store.hold([SALE], {"sale": 0})
+    with pytest.raises(SchemaChanged, match=difference):
+        parts.store.remove(SALE, 0, {"1": np.array([1], dtype=np.int64)}, batch_id="b")
+    parts.ledger.write_state(next_state(parts), kind="log")
+
+
+def test_added_columns_are_left_alone(parts: PostgresParts, other: psycopg.Connection) -> None:
+    """One that is nullable or has a default is neither read nor written; one that must be given stops writers, not readers."""
+    other.execute("ALTER TABLE sale ADD note text, ADD at timestamptz NOT NULL DEFAULT now(), ADD twice int GENERATED ALWAYS AS (sku * 2) STORED")
+    add(parts, SALE, sales(1))
+    assert everything(parts, SALE).to_pylist() == [{"sku": 1, "Name": "item 1"}]
+    assert other.execute("SELECT note, at IS NOT NULL, twice FROM sale").fetchone() == (None, True, 2)
+    other.execute("ALTER TABLE sale ADD must int NOT NULL DEFAULT 1; ALTER TABLE sale ALTER must DROP DEFAULT")
+    assert skus(parts) == [1]
+    with pytest.raises(SchemaChanged, match="'must' was added, is NOT NULL and has no default"):
+        parts.store.write_files(SALE, sales(2), batch_id="b")
+    other.execute("ALTER TABLE sale DROP must")
+    add(parts, SALE, sales(2))
+    assert skus(parts) == [1, 2]
+
+
+def test_a_lock_of_somebody_else_is_waited_for_and_then_told(parts: PostgresParts, other: psycopg.Connection) -> None:
+    """No step waits for ever."""
+    with other.transaction():
+        other.execute("LOCK TABLE sale IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(CommitFailed, match="lock timeout"):
+            parts.store.write_files(SALE, sales(1), batch_id="b")
+        with pytest.raises(CommitFailed, match="lock timeout"):
+            parts.store.hold([SALE], {"sale": 0})
+    add(parts, SALE, sales(1))
+    assert skus(parts) == [1]

@@ -1,0 +1,119 @@
+"""A whole warehouse in PostgreSQL, as its users see it when the database is changed or restarted under it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import righttime as rt
+from righttime.errors import RightTimeError, SchemaChanged, WrongType
+from tests.support.postgres import TempPostgres
+from tests.support.postgres_warehouse import fresh_database
+
+
+@pytest.fixture
+def url(postgres: TempPostgres) -> Iterator[str]:
+    with fresh_database(postgres) as url:
+        yield url
+
+
+@pytest.fixture
+def warehouse(url: str, tmp_path: Path) -> Iterator[rt.Warehouse]:
+    with rt.open(url, state_dir=tmp_path, lock_wait_s=2) as warehouse:
+        warehouse.create_table("sale", "sku INT, name STRING", keys=["sku"])
+        yield warehouse
+
+
+def skus(warehouse: rt.Warehouse) -> list[int]:
+    return sorted(sku for (sku,) in warehouse.read("sale", columns=["sku"]).rows())
+
+
+def test_a_changed_table_stops_storing_and_hot_rows_stay(url: str, warehouse: rt.Warehouse) -> None:
+    """ALTER TABLE by somebody is told before anything is written; changed back, the same commit succeeds."""
+    producer = warehouse.producer()
+    producer.insert("sale", (1, "a"))
+    producer.commit()
+    with psycopg.connect(url, autocommit=True) as other:
+        other.execute("ALTER TABLE sale RENAME name TO label")
+        producer.insert("sale", (2, "b"))
+        with pytest.raises(SchemaChanged, match="'name' is missing"):
+            producer.commit(materialize=True)
+        with pytest.raises(SchemaChanged):
+            warehouse.read("sale")
+        other.execute("ALTER TABLE sale RENAME label TO name")
+    assert skus(warehouse) == [1]
+    producer.commit(materialize=True)
+    assert skus(warehouse) == [1, 2]
+
+
+def test_a_text_that_postgresql_cannot_hold_is_refused_when_it_is_loaded(warehouse: rt.Warehouse) -> None:
+    """Otherwise it would be a hot row that can never be stored."""
+    producer = warehouse.producer()
+    with pytest.raises(WrongType, match=r"U\+0000"):
+        producer.insert("sale", (1, "a\0b"))
+        producer.commit()
+    producer.rollback()
+    producer.insert("sale", (2, "b"))
+    producer.commit(materialize=True)
+    assert skus(warehouse) == [2]
+
+
+@pytest.mark.parametrize("asked", ["read", "materialize", "reopen"])
+def test_rows_that_somebody_moved_are_found_again(url: str, warehouse: rt.Warehouse, tmp_path: Path, asked: str) -> None:
+    """VACUUM FULL between a delete and its storing: no other row is touched, and the delete is done where the row is now."""
+    producer = warehouse.producer(name="till")
+    producer.insert_many("sale", [(sku, "old") for sku in range(100)])
+    producer.commit(materialize=True)
+    producer.delete("sale", {"sku": 7})
+    producer.commit()
+    assert 7 not in skus(warehouse)
+    with psycopg.connect(url, autocommit=True) as other:
+        other.execute("DELETE FROM sale WHERE sku < 3")
+        other.execute("VACUUM FULL sale")
+    if asked == "materialize":
+        warehouse.materialize()
+    if asked == "reopen":
+        warehouse.close()
+    with rt.open(url, state_dir=tmp_path, lock_wait_s=2) as again:
+        wanted = [sku for sku in range(3, 100) if sku != 7]
+        assert skus(again) == wanted
+        again.materialize()
+        assert skus(again) == wanted
+
+
+def test_a_restarted_server_costs_no_committed_row(tmp_path: Path) -> None:
+    """The database crashes and comes back: hot rows are still in memory, and the next commit stores them, each once."""
+    with TempPostgres() as server, rt.open(server.url, state_dir=tmp_path) as warehouse:
+        warehouse.create_table("sale", "sku INT, name STRING", keys=["sku"])
+        producer = warehouse.producer()
+        for sku in range(6):
+            producer.insert("sale", (sku, "x"))
+            producer.commit(durability=("warehouse", "log", "memory")[sku % 3])
+            if sku % 2:
+                server._run("pg_ctl", "restart", "-w", "-m", "immediate", "-D", "cluster", "-l", "server.log", "-o", server._options({}))
+        assert skus(warehouse) == list(range(6))
+        warehouse.materialize()
+        with psycopg.connect(server.url) as other:
+            assert other.execute("SELECT array_agg(sku ORDER BY sku) FROM sale").fetchone() == (list(range(6)),)
+
+
+def test_a_server_that_is_down_is_told_and_nothing_is_lost(tmp_path: Path) -> None:
+    """While the database is away, commits to memory go on and durable ones fail; afterwards all is well."""
+    with TempPostgres() as server, rt.open(server.url, state_dir=tmp_path) as warehouse:
+        warehouse.create_table("sale", "sku INT, name STRING", keys=["sku"])
+        producer = warehouse.producer()
+        producer.insert("sale", (1, "x"))
+        producer.commit(materialize=True)
+        server._run("pg_ctl", "stop", "-w", "-m", "immediate", "-D", "cluster")
+        producer.insert("sale", (2, "x"))
+        producer.commit()
+        producer.insert("sale", (3, "x"))
+        with pytest.raises(RightTimeError) as caught:
+            producer.commit(materialize=True)
+        assert caught.value.retryable
+        with pytest.raises(RightTimeError):
+            warehouse.read("sale")
+        server._run("pg_ctl", "start", "-w", "-D", "cluster", "-l", "server.log", "-o", server._options({}))
+        producer.commit(materialize=True)
+        assert skus(warehouse) == [1, 2, 3]
