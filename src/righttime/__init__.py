@@ -8,6 +8,7 @@ Promise: ask for the freshness you need, and get the answer with a receipt.
 from righttime.catalyst.messages import Published
 from righttime.catalyst.policies import Every, Immediate, LoadAware, OnDemand, Policy
 from righttime.catalyst.producer import Producer
+from righttime.changes.expressions import expr
 from righttime.changes.position import Commit, SourceCut
 from righttime.client import Warehouse, connect, open
 from righttime.errors import (
@@ -17,9 +18,11 @@ from righttime.errors import (
     ContractError,
     FreshnessUnavailable,
     InputError,
+    KeyTaken,
     ReceiptError,
     ReceiptForged,
     RightTimeError,
+    ServiceError,
     UnknownTable,
     WarehouseError,
     WarehouseLocked,
@@ -42,6 +45,7 @@ __all__ = [
     "FreshnessUnavailable",
     "Immediate",
     "InputError",
+    "KeyTaken",
     "LoadAware",
     "OnDemand",
     "Policy",
@@ -51,6 +55,7 @@ __all__ = [
     "ReceiptError",
     "ReceiptForged",
     "RightTimeError",
+    "ServiceError",
     "Settings",
     "SourceCut",
     "Status",
@@ -60,5 +65,6 @@ __all__ = [
     "WarehouseError",
     "WarehouseLocked",
     "connect",
+    "expr",
     "open",
 ]

@@ -11,22 +11,28 @@ from datetime import datetime
 from os import PathLike, fspath
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
-from righttime.catalyst.mover import Adopted, Bypass, Declared
+from righttime.catalyst.messages import Adopted, Bypass
+from righttime.catalyst.mover import Declared
 from righttime.catalyst.policies import Immediate, Policy
+from righttime.catalyst.port import checked_source
 from righttime.catalyst.producer import Producer
 from righttime.changes.clock import Clock, SystemClock
 from righttime.changes.durations import Duration, duration_us
 from righttime.changes.schema import TableSchema, declare_table
-from righttime.errors import BadSource, BadTable, NotAWarehouse, ReceiptForged, ReceiptUnknown, TableExists, UnknownTable, WarehouseClosed
+from righttime.errors import BadSetting, BadTable, NotAWarehouse, ReceiptForged, ReceiptUnknown, TableExists, UnknownTable, WarehouseClosed
+from righttime.flight.group import GroupWarehouse, open_service
+from righttime.flight.warehouse import RemoteWarehouse, is_service
+from righttime.foundation import is_postgres, open_foundation
 from righttime.ledger.receipts import Receipt, Verification
 from righttime.ledger.sqlite import Loss
 from righttime.query import dbapi
 from righttime.query.answer import Answer
 from righttime.query.consumer import Consumer
+from righttime.query.postgres_queries import PostgresQueries
 from righttime.query.statement import read_statement
 from righttime.reading import ReadingEngine, Superseded
 from righttime.service import Engine, acquire_engine, release_engine
@@ -39,22 +45,32 @@ _ODD_IN_PATHS = frozenset("[]{}*?\\%\n\r")
 
 
 def open(path: PathText, *, create: bool = True, read_only: bool = False, clock: Clock | None = None, **settings: Any) -> "Warehouse":
-    """Open the warehouse in a folder, making a new one if the folder is new or empty.
+    """Open the warehouse in a folder, making a new one if the folder is new or empty; or the one in a database, at `postgresql://user@host/database`
+    (`schema=` names the schema of its tables); or one that a service has open, at `righttime://host:port`, or
+    that several services have together, at `righttime://host:port,host:port`.
 
     Settings may be given by name; see docs/reference/settings.md. Raises `WarehouseLocked` if another process writes to it; with `read_only=True`
     it opens all the same, and answers at the newest durable state.
     """
-    folder = _folder(path)
+    if is_service(fspath(path)):
+        if read_only:
+            raise BadSetting(name="read_only", reason="a service decides by its tokens who may write; ask it for a token that only reads")
+        # The same methods with the same signatures, which a test compares; so it is a Warehouse to its users.
+        return cast(Warehouse, open_service(fspath(path), clock=clock, **settings))
+    target = fspath(path) if is_postgres(fspath(path)) else _folder(path)
+    if "schema" in settings and isinstance(target, str):
+        settings["table_schema"] = settings.pop("schema")
+    chosen, time = load_settings(**settings), clock or SystemClock()
     if read_only:
-        return Warehouse(ReadingEngine(folder, settings=load_settings(**settings), clock=clock or SystemClock()))
-    return Warehouse(acquire_engine(folder, settings=load_settings(**settings), clock=clock, create=create))
+        return Warehouse(ReadingEngine(open_foundation(target, settings=chosen, clock=time, read_only=True), settings=chosen, clock=time))
+    return Warehouse(acquire_engine(target, settings=chosen, clock=clock, create=create))
 
 
 def connect(
     target: "PathText | Warehouse", *, name: str | None = None, policy: Policy | None = None, wait: Duration | None = None, **settings: Any
 ) -> dbapi.Connection:
     """Return a PEP 249 connection to the warehouse in a folder, or to an open one."""
-    if isinstance(target, Warehouse):
+    if isinstance(target, Warehouse | RemoteWarehouse | GroupWarehouse):
         return dbapi.connect(target, name=name, policy=policy, wait=wait)
     return dbapi.connect(target, opener=open, name=name, policy=policy, wait=wait, **settings)
 
@@ -62,7 +78,7 @@ def connect(
 def _folder(path: PathText) -> Path:
     text = fspath(path)
     if "://" in text:
-        raise NotAWarehouse(path=text, reason="this version opens folders; services and PostgreSQL warehouses come later")
+        raise NotAWarehouse(path=text, reason="a warehouse is a folder, postgresql://… or righttime://host:port")
     if not text:
         raise NotAWarehouse(path="''", reason="the path is empty")
     folder = Path(text).expanduser().resolve()
@@ -78,6 +94,7 @@ class Warehouse:
     def __init__(self, engine: Engine | ReadingEngine) -> None:
         self._shared: Engine | ReadingEngine | None = engine
         self._path = engine.folder
+        self._name = engine.name
         self._producers: list[Producer] = []
         self._closing = threading.Lock()
 
@@ -92,11 +109,15 @@ class Warehouse:
         partition_by: Iterable[str] = (),
         comment: str | None = None,
         in_memory: bool = True,
+        unique: bool = False,
         if_not_exists: bool = False,
     ) -> TableSchema:
-        """Declare a table: columns as Spark DDL or a pyarrow schema. With `in_memory=False` its rows go straight to the warehouse at commit."""
+        """Declare a table: columns as Spark DDL or a pyarrow schema. With `in_memory=False` its rows go straight to the warehouse at commit.
+
+        With `unique=True` a commit that would leave two rows with one key fails with `KeyTaken`; each commit then looks its keys up.
+        """
         engine = self._writer("create a table")
-        schema = declare_table(name, columns, keys=keys, partition_by=partition_by, comment=comment, in_memory=in_memory)
+        schema = declare_table(name, columns, keys=keys, partition_by=partition_by, comment=comment, in_memory=in_memory, unique=unique)
         with engine.declarations:
             known = engine.schemas.get(schema.name)
             if known is not None and if_not_exists:
@@ -145,7 +166,7 @@ class Warehouse:
         engine = self._writer("open a producer")
         with engine.declarations:
             source = name if name is not None else engine.free_source()
-            producer = engine.open_producer(_checked_source(source), Immediate() if policy is None else policy)
+            producer = engine.open_producer(checked_source(source), Immediate() if policy is None else policy)
             self._producers = [*(known for known in self._producers if not known.closed), producer]
         return producer
 
@@ -161,8 +182,13 @@ class Warehouse:
         return engine.mover.materialize(names)
 
     def adopt(self, table: str) -> int:
-        """Take over what another Delta writer did to a table, as one commit of the source `delta.<table>`; return the state."""
+        """Take over what another Delta writer did to a table, as one commit of the source `delta.<table>`; return the state.
+
+        In a PostgreSQL warehouse: take over a table that the database has already, with its rows; nothing is copied.
+        """
         engine = self._writer("adopt a version")
+        if engine.foundation.adopt_table is not None and str(table).lower() not in engine.schemas:
+            return self._adopt_existing(engine, engine.foundation.adopt_table, table)
         schema = self.schema(table)
         version = engine.store.newest_version(schema)
         if version == engine.catalyst.table(schema.name).version:
@@ -174,6 +200,14 @@ class Warehouse:
             return engine.mover.commit(link, tables=(), bypass={schema.name: adopted}, batch_id=None, kind="adopt").state
         finally:
             engine.catalyst.close_link(link)
+
+    def _adopt_existing(self, engine: Engine, adopt_table: Callable[[str], tuple[TableSchema, int, int]], table: str) -> int:
+        with engine.declarations:
+            _refuse_taken(engine, str(table).lower())
+            schema, version, rows = adopt_table(str(table).lower())
+            state = engine.mover.declare(Declared(table=schema, version=version, rows=rows))
+            engine.schemas[schema.name] = schema
+        return state
 
     # -- queries -----------------------------------------------------------------------------------------------------
 
@@ -244,7 +278,7 @@ class Warehouse:
     def status(self) -> Status:
         """Return what is where: rows hot and stored, lag, bounds used, producers, log."""
         with self._engine.reading() as parts:
-            return status_of(parts, folder=self._path, settings=self._engine.settings)
+            return status_of(parts, name=self._name, folder=self._path, settings=self._engine.settings)
 
     def losses(self) -> list[Loss]:
         """Return the commits that crashes have taken, oldest first."""
@@ -269,10 +303,15 @@ class Warehouse:
         """Whether this handle only reads."""
         return isinstance(self._shared, ReadingEngine)
 
+    def _open_queries(self) -> PostgresQueries | None:
+        """Open a session for a connection whose queries the database answers itself; None where Spark answers."""
+        engine = self._engine
+        return engine.open_queries() if isinstance(engine, Engine) else None
+
     @property
     def _engine(self) -> Engine | ReadingEngine:
         if self._shared is None:
-            raise WarehouseClosed(path=str(self._path))
+            raise WarehouseClosed(path=self._name)
         return self._shared
 
     def _writer(self, action: str) -> Engine:
@@ -302,17 +341,9 @@ class Warehouse:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Warehouse {self._path}{' (closed)' if self._shared is None else ''}>"
+        return f"<Warehouse {self._name}{' (closed)' if self._shared is None else ''}>"
 
 
 def _refuse_taken(engine: Engine, name: str) -> None:
     if name in engine.schemas or name in engine.views:
         raise TableExists(table=name)
-
-
-def _checked_source(name: object) -> str:
-    if isinstance(name, str) and name.startswith("delta."):
-        raise BadSource(source=name, reason="names that begin with delta. are for adopted versions")
-    if not isinstance(name, str) or not name.strip() or len(name.encode()) > 190:
-        raise BadSource(source=name, reason="a name is 1 to 190 bytes of text")
-    return name

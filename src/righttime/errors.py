@@ -5,6 +5,7 @@
     │   ├── UnknownTable         table.unknown
     │   ├── UnknownColumn        column.unknown
     │   ├── TableExists          table.exists
+    │   ├── TableAmbiguous       table.ambiguous
     │   ├── BadTable             table.bad
     │   ├── WrongType            value.type
     │   ├── NullNotAllowed       value.null
@@ -13,8 +14,12 @@
     │   ├── BadPolicy            policy.bad
     │   ├── BadSetting           setting.bad
     │   ├── BadSource            source.bad
+    │   ├── OperationFailed      operation.failed
     │   ├── SqlRefused           sql.refused
+    │   ├── KeyRequired          operation.key_required
+    │   ├── OperationRefused     operation.refused
     │   └── SqlFailed            sql.failed
+    │       └── SqlFailedInDatabase  sql.failed_in_database
     ├── ContractError            the answer that was asked for cannot be given
     │   ├── FreshnessUnavailable freshness.unavailable   (retryable)
     │   │   └── FreshnessUnknown freshness.unknown       (retryable)
@@ -26,6 +31,11 @@
     │   ├── CatalystFull         catalyst.full           (retryable)
     │   ├── LogFull              log.full                (retryable)
     │   ├── CommitFailed         commit.failed           (retryable)
+    │   │   └── StoringFailed    storing.failed          (retryable)
+    │   ├── NotStored            commit.not_stored       (retryable)
+    │   ├── NotLazy              commit.not_lazy         (retryable)
+    │   ├── KeyTaken             key.taken
+    │   ├── CommitUnknown        commit.unknown          (retryable)
     │   └── ProducerClosed       producer.closed
     ├── WarehouseError           the folder or one of its tables cannot be used
     │   ├── NotAWarehouse        warehouse.not_one
@@ -35,7 +45,25 @@
     │   ├── WarehouseReadOnly    warehouse.read_only
     │   ├── WarehouseDamaged     warehouse.damaged
     │   ├── ForeignCommit        warehouse.foreign_commit
+    │   ├── DatabaseUnreachable  database.unreachable    (retryable)
+    │   ├── WriterLost           warehouse.writer_lost
+    │   ├── RightsMissing        database.rights
+    │   ├── SchemaChanged        table.changed
+    │   ├── ColumnNotKept        table.column_not_kept
+    │   ├── RowsMoved            table.rows_moved        (retryable)
+    │   ├── VersionGone          table.version_gone      (retryable)
+    │   ├── FileNotWritten       file.not_written        (retryable)
     │   └── JavaMissing          java.missing
+    ├── ServiceError             the service that has the warehouse cannot be used
+    │   ├── ServiceUnreachable   service.unreachable     (retryable)
+    │   ├── ServiceBusy          service.busy            (retryable)
+    │   ├── ServiceStopping      service.stopping        (retryable)
+    │   ├── ServiceFailed        service.failed
+    │   ├── SessionLost          session.lost
+    │   ├── AccessDenied         access.denied
+    │   ├── ClocksApart          service.clocks_apart
+    │   ├── BadMessage           message.bad
+    │   └── MessageTooLarge      message.too_large
     └── ReceiptError
         ├── ReceiptForged        receipt.forged
         ├── ReceiptUnbound       receipt.unbound
@@ -97,6 +125,12 @@ class TableExists(InputError):
     code = "table.exists"
 
 
+class TableAmbiguous(InputError):
+    """The name {table!r} is taken at two catalysts, {first} and {second}. Open them one by one, and only one of the two in a group with others."""
+
+    code = "table.ambiguous"
+
+
 class BadTable(InputError):
     """Table {table!r} cannot be declared: {reason}. Correct the declaration."""
 
@@ -145,6 +179,12 @@ class BadSource(InputError):
     code = "source.bad"
 
 
+class OperationFailed(InputError):
+    """Table {table!r}, column {column!r}: an operation could not be computed: {reason}. Change its expression or its condition; nothing of it took effect."""
+
+    code = "operation.failed"
+
+
 class SqlRefused(InputError):
     """This statement is not accepted here: {reason}. {way_out}"""
 
@@ -155,6 +195,24 @@ class SqlFailed(InputError):
     """Spark could not run the query over {tables}: {reason}. Correct the query."""
 
     code = "sql.failed"
+
+
+class SqlFailedInDatabase(SqlFailed):
+    """PostgreSQL could not run the query over {tables}: {reason}. Correct the query."""
+
+    code = "sql.failed_in_database"
+
+
+class KeyRequired(InputError):
+    """Table {table!r} has no keys, and this operation finds rows by key. Declare keys=, or use update() and delete() with a condition."""
+
+    code = "operation.key_required"
+
+
+class OperationRefused(InputError):
+    """This operation on table {table!r} cannot be taken: {reason}. Nothing changed."""
+
+    code = "operation.refused"
 
 
 class ContractError(RightTimeError):
@@ -234,6 +292,42 @@ class CommitFailed(CommitError):
     retryable = True
 
 
+class StoringFailed(CommitFailed):
+    """Rows could not be stored, in step {step!r}: {reason}.
+    Everything committed stays as it is, in memory or in the log; remove the cause, then materialize again."""
+
+    code = "storing.failed"
+
+
+class NotStored(CommitError):
+    """Commit {number} of source {source!r} is made and is in the write-ahead log, but could not be stored: {reason}.
+    Do not commit it again; it is stored with the next materialization."""
+
+    code = "commit.not_stored"
+    retryable = True
+
+
+class NotLazy(CommitError):
+    """A lazy commit to table {table!r} cannot be taken now: an operation on it is being tried, and needs every row. Producers commit at once instead."""
+
+    code = "commit.not_lazy"
+    retryable = True
+
+
+class KeyTaken(CommitError):
+    """Table {table!r} has a row with the key {key} already, and its keys are unique. Nothing was committed; roll back, or change the rows and commit again."""
+
+    code = "key.taken"
+
+
+class CommitUnknown(CommitError):
+    """Nobody can say whether the commit of source {source!r} happened: {reason}.
+    Commit again: as long as the transaction is the same it happens at most once; or roll back and look what is there."""
+
+    code = "commit.unknown"
+    retryable = True
+
+
 class ProducerClosed(CommitError):
     """Producer {source!r} is closed. Open another with Warehouse.producer()."""
 
@@ -247,7 +341,7 @@ class WarehouseError(RightTimeError):
 
 
 class NotAWarehouse(WarehouseError):
-    """{path} is not a righttime warehouse: {reason}. Name an empty or new folder to create one, or the folder of an existing one."""
+    """{path} is not a righttime warehouse: {reason}. Name a new folder or a database where one may be made, or where there is one."""
 
     code = "warehouse.not_one"
 
@@ -290,10 +384,129 @@ class ForeignCommit(WarehouseError):
     code = "warehouse.foreign_commit"
 
 
+class DatabaseUnreachable(WarehouseError):
+    """The database of {path} does not answer: {reason}. Start it or correct the address, then try again."""
+
+    code = "database.unreachable"
+    retryable = True
+
+
+class WriterLost(WarehouseError):
+    """This process may no longer write {path}: {reason}. Close the warehouse and open it again; it starts from what is durable."""
+
+    code = "warehouse.writer_lost"
+
+
+class RightsMissing(WarehouseError):
+    """{path} does not allow this user to {step}: {reason}. Nothing was written; have the right granted, then go on."""
+
+    code = "database.rights"
+
+
+class SchemaChanged(WarehouseError):
+    """Table {table!r} is not in the database as it was declared: {difference}. Nothing was written and hot rows stay; change it back, then go on."""
+
+    code = "table.changed"
+
+
+class ColumnNotKept(WarehouseError):
+    """Table {table!r} has a column {column!r} that is not declared, and stored rows that are updated would lose what it holds: {reason}.
+    Nothing was written and hot rows stay; move the column to a table of its own, then go on."""
+
+    code = "table.column_not_kept"
+
+
+class RowsMoved(WarehouseError):
+    """The stored rows of table {table!r} are moved or removed by somebody else again and again ({reason}), so changes of them cannot be applied.
+    Nothing is lost; try again when that has ended."""
+
+    code = "table.rows_moved"
+    retryable = True
+
+
+class VersionGone(WarehouseError):
+    """Table {table!r} is at version {found} by now; version {version} can no longer be read. Look again."""
+
+    code = "table.version_gone"
+    retryable = True
+
+
+class FileNotWritten(WarehouseError):
+    """A file of the warehouse could not be written in {path!r}: {reason}. Nothing is lost; make space, then try again."""
+
+    code = "file.not_written"
+    retryable = True
+
+
 class JavaMissing(WarehouseError):
     """Spark needs a Java runtime of version 17 or newer, and none was found ({looked}). Install one, set JAVA_HOME, or install righttime[java]."""
 
     code = "java.missing"
+
+
+class ServiceError(RightTimeError):
+    """The service cannot be used. See the context."""
+
+    code = "service"
+
+
+class ServiceUnreachable(ServiceError):
+    """The service at {target} did not answer within {waited_s:.1f} s: {reason}. Start it or correct the address, then call again."""
+
+    code = "service.unreachable"
+    retryable = True
+
+
+class ServiceBusy(ServiceError):
+    """The service has {used} {what} open, which is its bound ({setting}). Close some, or call again later."""
+
+    code = "service.busy"
+    retryable = True
+
+
+class ServiceStopping(ServiceError):
+    """The service at {target} is stopping and takes no new work. Call again when it has been started anew."""
+
+    code = "service.stopping"
+    retryable = True
+
+
+class ServiceFailed(ServiceError):
+    """The service failed in a way that it has no name for: {reason}. Look into its log; this is a bug in righttime."""
+
+    code = "service.failed"
+
+
+class SessionLost(ServiceError):
+    """The service does not know the session of producer {source!r} any more, because it was restarted or heard nothing for too long; {lost}.
+    Close the producer, open it again, and load that again; Warehouse.losses() names what is lost."""
+
+    code = "session.lost"
+
+
+class AccessDenied(ServiceError):
+    """The service refuses to {action}: {reason}. Give a token that allows it (token= or RIGHTTIME_TOKEN)."""
+
+    code = "access.denied"
+
+
+class ClocksApart(ServiceError):
+    """The clock of {target} is {ahead_s:.1f} s behind the others, over the bound {bound_s} s (clock_skew_s).
+    Set the clocks of the machines, or raise the bound."""
+
+    code = "service.clocks_apart"
+
+
+class BadMessage(ServiceError):
+    """The service got something that is no message of righttime: {reason}. Use the same version of righttime on both sides."""
+
+    code = "message.bad"
+
+
+class MessageTooLarge(ServiceError):
+    """A message of {size} bytes is over the bound {bound} (message_bytes_max). Commit in smaller parts, or raise the bound of the service."""
+
+    code = "message.too_large"
 
 
 class ReceiptError(RightTimeError):

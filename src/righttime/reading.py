@@ -8,27 +8,27 @@ a query raises `FreshnessUnknown`, or with `on_late="answer"` says in its receip
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from righttime.catalyst.images import Images
-from righttime.catalyst.log import WriteAheadLog
 from righttime.catalyst.messages import Accuracy
 from righttime.catalyst.recovery import recover
+from righttime.catalyst.settler import Settler
 from righttime.catalyst.shell import Catalyst
 from righttime.changes.clock import Clock, TimeAuthority
+from righttime.changes.schema import TableSchema
 from righttime.errors import FreshnessUnknown, WarehouseDamaged, WarehouseReadOnly
-from righttime.ledger.lock import living_writer
+from righttime.foundation import Foundation
+from righttime.ledger.book import Book
 from righttime.ledger.pins import PinTable
-from righttime.ledger.sqlite import Ledger
 from righttime.ledger.state import State
 from righttime.pipeline.spark import SparkOwner
 from righttime.query.consumer import Consumer
 from righttime.query.snapshot import Snapshots
+from righttime.query.stored import StoredTables
 from righttime.query.verify import Verifier
 from righttime.settings import Settings
-from righttime.warehouse.lakehouse import Lakehouse
 
 _TRIES_MAX = 5
 
@@ -53,14 +53,13 @@ class Superseded(Exception):
 class _DurableCatalyst(Catalyst):
     """Hot rows of one durable state; knows whether somebody may have committed more since."""
 
-    def __init__(self, folder: Path, state: State, *, ledger: Ledger, settings: Settings, clock: Clock) -> None:
+    def __init__(self, state: State, *, ledger: Book, settings: Settings, clock: Clock) -> None:
         super().__init__(settings=settings, clock=clock, authority=TimeAuthority(clock), trace=_NoTrace())
-        self._folder = folder
         self._state = state
         self._ledger = ledger
 
     def ensure_accuracy(self, time_us: int, tables: Sequence[str], *, deadline_s: float, exact: bool = False, accept_late: bool = False) -> Accuracy:
-        writer = living_writer(self._folder)
+        writer = self._ledger.living_writer()
         if writer is None or (exact and time_us <= self._state.time_us):
             if writer is None and self._ledger.newest_state().number != self._state.number:
                 raise Superseded
@@ -83,11 +82,13 @@ class Parts:
         self.users = 0
         self.schemas = {table.name: table for table in ledger.tables() if table.name in self.state.tables}
         self.views = ledger.views()
-        self.catalyst = _DurableCatalyst(folder, self.state, ledger=ledger, settings=settings, clock=clock)
-        self.wal = WriteAheadLog(folder / "log", settings=settings, read_only=True)
+        self.catalyst = _DurableCatalyst(self.state, ledger=ledger, settings=settings, clock=clock)
+        self.wal = engine.foundation.open_log()
         recover(self.catalyst, ledger=ledger, store=engine.store, wal=self.wal, trace=None, schemas=self.schemas, state=self.state)
         self.images = Images(self.catalyst, settings=settings, folder=folder)
-        self.snapshots = Snapshots(self.catalyst, self.images, engine.store, PinTable(pins_max=4096), schemas=self.schemas, settings=settings)
+        settler = Settler(self.catalyst, engine.store, schemas=self.schemas)
+        pins = PinTable(pins_max=4096)
+        self.snapshots = Snapshots(self.catalyst, settler, self.images, engine.store, pins, hold=engine.hold, schemas=self.schemas, settings=settings)
         self.consumer = Consumer(self.snapshots, ledger, engine.spark, schemas=self.schemas, views=self.views, settings=settings)
         self.verifier = Verifier(self.consumer, self.snapshots, ledger, self.catalyst)
         self.consumer.verifier = self.verifier.verify
@@ -100,12 +101,14 @@ class Parts:
 class ReadingEngine:
     """The engine of a read-only handle."""
 
-    def __init__(self, folder: Path, *, settings: Settings, clock: Clock) -> None:
-        self.folder = folder
+    def __init__(self, foundation: Foundation, *, settings: Settings, clock: Clock) -> None:
+        self.foundation = foundation
+        self.name = foundation.name
+        self.folder = foundation.folder
         self.settings = settings
         self.clock = clock
-        self.ledger = Ledger.open(folder, settings=settings, read_only=True, create=False)
-        self.store = Lakehouse(folder / "tables", settings=settings, clock=clock)
+        self.ledger = foundation.ledger
+        self.store = foundation.store
         self.spark = SparkOwner(settings)
         self._lock = threading.Lock()
         self._parts: Parts | None = None
@@ -122,6 +125,13 @@ class ReadingEngine:
             with self._lock:
                 parts.users -= 1
                 self._drop_unused(parts)
+
+    def hold(self, tables: Sequence[TableSchema], versions: Mapping[str, int]) -> StoredTables:
+        """Hold stored tables; where only the newest version can be read and the writer has made another, the query starts again."""
+        held = self.foundation.hold(tables, versions)
+        if held is None:
+            raise Superseded
+        return held
 
     def _newest(self) -> Parts:
         known = self._parts
@@ -152,7 +162,7 @@ class ReadingEngine:
 
     def refuse(self, action: str) -> WarehouseReadOnly:
         """Return the error for what only a writer may do."""
-        return WarehouseReadOnly(path=str(self.folder), action=action)
+        return WarehouseReadOnly(path=self.name, action=action)
 
     def close(self) -> None:
         """Give the pins back and close the ledger."""
@@ -161,4 +171,4 @@ class ReadingEngine:
             if parts is not None:
                 self._drop_unused(parts)
         self.spark.stop()
-        self.ledger.close()
+        self.foundation.close()

@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from righttime.ledger.lock import living_writer
 from righttime.telemetry import get_log
 
 ROSTER_FILE = "producers.json"
@@ -31,9 +30,9 @@ def write_roster(folder: Path, policies: Mapping[str, str]) -> None:
         log.warning("roster.failed", path=str(path), error=str(error))
 
 
-def read_roster(folder: Path) -> dict[str, str]:
+def read_roster(folder: Path, *, living: int | None) -> dict[str, str]:
     """Return the open sources of a living writer and their policies; nothing if there is no writer."""
-    if living_writer(folder) is None:
+    if living is None:
         return {}
     try:
         found = json.loads((folder / ROSTER_FILE).read_text())

@@ -1,16 +1,16 @@
-"""The service: the one place where the parts of a warehouse are wired, and where handles of one folder share them.
+"""The service: the one place where the parts of a warehouse are wired, and where handles of one warehouse share them.
 
-In: a folder and settings.
+In: a folder or a database, and settings.
 Out: an `Engine` whose parts know each other.
-Promise: one engine per folder and process; it recovers on open, keeps everything committed on close, and goes with its last handle.
+Promise: one engine per warehouse and process; it recovers on open, keeps everything committed on close, and goes with its last handle.
 """
 
 import atexit
 import os
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +19,29 @@ import pyarrow.dataset as ds
 
 from righttime.catalyst.images import Images, forget_spilled
 from righttime.catalyst.keeper import Keeper
-from righttime.catalyst.log import WriteAheadLog
+from righttime.catalyst.local import LocalSessions
 from righttime.catalyst.mover import Mover
 from righttime.catalyst.policies import Policy
-from righttime.catalyst.producer import Loading, Producer
+from righttime.catalyst.port import Port
+from righttime.catalyst.producer import Producer
 from righttime.catalyst.recovery import recover
+from righttime.catalyst.settler import Settler
 from righttime.catalyst.shell import Catalyst
 from righttime.changes.clock import Clock, SystemClock, TimeAuthority
 from righttime.changes.schema import TableSchema
 from righttime.errors import BadSetting
+from righttime.foundation import Foundation, open_foundation
 from righttime.ledger.pins import PinTable
-from righttime.ledger.sqlite import Ledger
 from righttime.ledger.state import State
-from righttime.ledger.trace import CommitTrace
 from righttime.pipeline.spark import SparkOwner
 from righttime.pipeline.translate import quiet
 from righttime.query.consumer import Consumer
-from righttime.query.snapshot import Snapshots
+from righttime.query.postgres_queries import PostgresQueries
+from righttime.query.snapshot import Snapshots, TableSnapshot
 from righttime.query.verify import Verifier
 from righttime.roster import write_roster
 from righttime.settings import Settings
 from righttime.telemetry import get_log
-from righttime.warehouse.lakehouse import Lakehouse
 from righttime.warehouse.store import Collected, DataFile
 
 log = get_log("service")
@@ -49,32 +50,36 @@ _PINS_MAX = 4096
 
 
 class Engine:
-    """All parts of one embedded warehouse that is open for writing."""
+    """All parts of one warehouse that is open for writing."""
 
-    def __init__(self, folder: Path, *, settings: Settings, clock: Clock, create: bool) -> None:
-        self.folder = folder
+    def __init__(self, foundation: Foundation, *, settings: Settings, clock: Clock) -> None:
+        assert foundation.trace is not None
+        self.foundation = foundation
+        self.name = foundation.name
+        self.folder = foundation.folder
         self.settings = settings
         self.clock = clock
-        self.ledger = Ledger.open(folder, settings=settings, create=create)
+        self.ledger = foundation.ledger
+        self.store = foundation.store
+        self.wal = foundation.wal
+        self.trace = foundation.trace
         try:
             self._wire()
         except BaseException:
-            self.ledger.close()
+            foundation.close()
             raise
 
     def _wire(self) -> None:
         folder, settings, clock, ledger = self.folder, self.settings, self.clock, self.ledger
         self.schemas = {table.name: table for table in ledger.tables()}
         self.views = ledger.views()
-        self.store = Lakehouse(folder / "tables", settings=settings, clock=clock)
-        self.trace = CommitTrace.open(folder)
-        self.wal = WriteAheadLog(folder / "log", settings=settings)
         self.catalyst = Catalyst(settings=settings, clock=clock, authority=TimeAuthority(clock), trace=self.trace)
         state = ledger.newest_state()
         self.recovered = recover(self.catalyst, ledger=ledger, store=self.store, wal=self.wal, trace=self.trace, schemas=self.schemas, state=state)
         forget_spilled(folder)
         self.images = Images(self.catalyst, settings=settings, folder=folder)
-        self.mover = Mover(self.catalyst, ledger, self.store, self.wal, schemas=self.schemas, settings=settings)
+        self.settler = Settler(self.catalyst, self.store, schemas=self.schemas, check_storable=self.foundation.check_storable)
+        self.mover = Mover(self.catalyst, self.settler, ledger, self.store, self.wal, schemas=self.schemas, settings=settings)
         self.keeper = Keeper(self.catalyst, materialize=self.mover.materialize, settings=settings)
         self.pins = PinTable(pins_max=_PINS_MAX)
         self.declarations = threading.RLock()
@@ -82,25 +87,30 @@ class Engine:
         self._rosters = threading.Lock()
         write_roster(folder, {})
         self.spark = SparkOwner(settings)
-        self.snapshots = Snapshots(self.catalyst, self.images, self.store, self.pins, schemas=self.schemas, settings=settings)
+        self.snapshots = Snapshots(
+            self.catalyst, self.settler, self.images, self.store, self.pins, hold=self.foundation.hold, schemas=self.schemas, settings=settings
+        )
         self.consumer = Consumer(self.snapshots, ledger, self.spark, schemas=self.schemas, views=self.views, settings=settings)
         self.verifier = Verifier(self.consumer, self.snapshots, ledger, self.catalyst)
         self.consumer.verifier = self.verifier.verify
-        self.loading = Loading(
-            catalyst=self.catalyst,
-            mover=self.mover,
-            images=self.images,
+        if self.foundation.open_queries is not None:
+            self.consumer.rerun_in_database = self._rerun_in_database
+        self.sessions = LocalSessions(
+            self.catalyst, self.settler, self.mover, self.images, schemas=self.schemas, settings=settings, known_batch=self._known_batch
+        )
+        self.port = Port(
             schemas=self.schemas,
             settings=settings,
             clock=clock,
-            known_batch=self._known_batch,
+            open_session=self.sessions.open,
             stage_df=self._stage_df,
             read_files=self._read_files,
             drop_files=self.store.discard,
             own_query=self.consumer.sql,
             producers_changed=self._write_roster,
+            check_storable=self.foundation.check_storable,
         )
-        log.info("warehouse.opened", path=str(folder), state=self.recovered.state.number, replayed=self.recovered.rows_replayed)
+        log.info("warehouse.opened", path=self.name, state=self.recovered.state.number, replayed=self.recovered.rows_replayed)
 
     def _known_batch(self, source: str, batch_id: str) -> Any:
         found = self.ledger.batch(source, batch_id)
@@ -116,6 +126,18 @@ class Engine:
         paths = [self.store.path_of(table, file) for file in files]
         return ds.dataset(paths, schema=table.columns, format="parquet").to_table() if paths else table.columns.empty_table()
 
+    def open_queries(self) -> PostgresQueries | None:
+        """Open a session for queries that the database answers in its own SQL; None where there is no database."""
+        opener = self.foundation.open_queries
+        return None if opener is None else opener(self.snapshots, self.consumer, self.schemas, self.views)
+
+    def _rerun_in_database(self, text: str, tables: Mapping[str, TableSnapshot], parameters: Sequence[Any]) -> pa.Table:
+        """Run the query of a receipt again, in a session of its own: one that stayed open would keep others from changing the tables."""
+        queries = self.open_queries()
+        assert queries is not None
+        with closing(queries):
+            return queries.rerun(text, tables, parameters)
+
     @property
     def state(self) -> State:
         """The newest durable state."""
@@ -128,7 +150,7 @@ class Engine:
 
     def open_producer(self, source: str, policy: Policy) -> Producer:
         """Open a producer; the engine closes it at the latest, so that a program's end loses nothing it has committed."""
-        producer = Producer(source, policy=policy, loading=self.loading)
+        producer = Producer(source, policy=policy, port=self.port)
         self.producers = [*(known for known in self.producers if not known.closed), producer]
         self._write_roster()
         return producer
@@ -180,35 +202,41 @@ class Engine:
         self.images.close()
         self.trace.close()
         self.spark.stop()
-        self.ledger.close()
-        log.info("warehouse.closed", path=str(self.folder))
+        self.foundation.close()
+        log.info("warehouse.closed", path=self.name)
 
 
-_engines: dict[Path, tuple[Engine, int]] = {}
+Target = Path | str
+"""A folder, or the address of a database."""
+
+_engines: dict[Target, tuple[Engine, int]] = {}
 _engines_lock = threading.Lock()
 
 
-def acquire_engine(folder: Path, *, settings: Settings, clock: Clock | None = None, create: bool = True) -> Engine:
-    """Return the engine of a folder, opening it for the first handle; give it back with `release_engine`."""
+def acquire_engine(target: Target, *, settings: Settings, clock: Clock | None = None, create: bool = True) -> Engine:
+    """Return the engine of a warehouse, opening it for the first handle; give it back with `release_engine`."""
     with _engines_lock:
-        known = _engines.get(folder)
+        known = _engines.get(target)
         if known is not None and settings != known[0].settings:
             changed = next(name for name, value in settings if value != getattr(known[0].settings, name))
-            raise BadSetting(name=changed, reason=f"{folder} is open in this process with other settings")
-        engine, handles = known or (Engine(folder, settings=settings, clock=clock or SystemClock(), create=create), 0)
-        _engines[folder] = (engine, handles + 1)
+            raise BadSetting(name=changed, reason=f"{known[0].name} is open in this process with other settings")
+        if known is None:
+            time = clock or SystemClock()
+            known = Engine(open_foundation(target, settings=settings, clock=time, create=create), settings=settings, clock=time), 0
+        engine, handles = known
+        _engines[target] = (engine, handles + 1)
         return engine
 
 
 def release_engine(engine: Engine) -> None:
     """Give a handle's share back; the last one closes the engine."""
     with _engines_lock:
-        _, handles = _engines[engine.folder]
+        target, handles = next((target, handles) for target, (known, handles) in _engines.items() if known is engine)
         if handles > 1:
-            _engines[engine.folder] = (engine, handles - 1)
+            _engines[target] = (engine, handles - 1)
             return
         engine.close()
-        del _engines[engine.folder]
+        del _engines[target]
 
 
 def _forget_all() -> None:
@@ -227,5 +255,5 @@ def _close_all() -> None:
             try:
                 engine.close()
             except Exception as error:  # the interpreter is going down; the next open recovers what is durable
-                log.error("warehouse.close_failed", path=str(engine.folder), error=repr(error))
+                log.error("warehouse.close_failed", path=engine.name, error=repr(error))
         _engines.clear()

@@ -24,6 +24,7 @@ class Settings(BaseSettings):
     # The catalyst's memory.
     memory_bytes_max: int = Field(default=256 * MIB, ge=1, description="Hot bytes one table may keep in memory before segments are spilled to files.")
     spill_bytes_max: int = Field(default=4096 * MIB, ge=0, description="Bytes one table may keep in spill files before commits wait, then fail.")
+    operations_bytes_max: int = Field(default=64 * MIB, ge=1, description="Bytes of updates and deletes one table may hold before commits wait, then fail.")
     full_wait_s: float = Field(default=10.0, ge=0, description="How long a commit waits for space before it fails with catalyst.full.")
     segment_rows: int = Field(default=131_072, ge=1, description="Rows at which the hot tail of a table is sealed into one segment.")
     image_dir: Path | None = Field(default=None, description="Folder for images of hot segments; default one in /dev/shm, else in the temporary folder.")
@@ -53,6 +54,19 @@ class Settings(BaseSettings):
     spark_master: str = Field(default="local[*]", description="Spark master, used when no Spark session is active.")
     spark_conf: dict[str, str] = Field(default_factory=dict, description="Further Spark configuration.")
 
+    # The service, and its clients.
+    message_bytes_max: int = Field(default=512 * MIB, ge=1024, le=2000 * MIB, description="Largest message that the service takes, and that a client sends.")
+    calls_max: int = Field(default=128, ge=1, description="Calls that the service works on at once; further ones are refused for the moment.")
+    sessions_max: int = Field(default=1024, ge=1, description="Producers that may be open over the network at once.")
+    session_ttl_s: float = Field(default=60.0, gt=0, description="A producer over the network that is silent for this long is ended; what it owes is lost.")
+    snapshots_max: int = Field(default=64, ge=1, description="Snapshots that the service holds for queries over the network at once.")
+    snapshot_ttl_s: float = Field(default=30.0, gt=0, description="A query over the network that is silent for this long loses its snapshot.")
+    reconnect_s: float = Field(default=30.0, ge=0, description="How long a client tries to reach a service that does not answer.")
+    call_timeout_s: float = Field(default=20.0, gt=0, description="How long a client waits for an answer before it looks whether the service is there.")
+    stop_wait_s: float = Field(default=10.0, ge=0, description="How long a stopping service waits for calls under way and for what lazy producers owe.")
+
+    clock_skew_s: float = Field(default=60.0, gt=0, description="How far a service lets itself be set ahead of its clock by the other services of a group.")
+
     # History.
     states_max: int = Field(default=10_000, ge=1, description="Durable states the ledger remembers.")
     receipts_max: int = Field(default=100_000, ge=1, description="Receipts the ledger remembers.")
@@ -60,6 +74,18 @@ class Settings(BaseSettings):
     commits_max: int = Field(default=1_000_000, ge=1, description="Commits per source whose times are remembered in memory.")
     file_grace_s: float = Field(default=3600.0, ge=0, description="Age below which gc never removes an unreferenced file of an unknown writer.")
     checkpoint_versions: int = Field(default=100, ge=1, description="A Delta checkpoint is written every so many versions.")
+
+    # A warehouse in PostgreSQL.
+    table_schema: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=63,
+        description="PostgreSQL schema of the tables; default the one the warehouse was made with, public for a new one.",
+    )
+    ledger_schema: str = Field(default="righttime", min_length=1, max_length=63, description="PostgreSQL schema of the ledger and the write-ahead log.")
+    state_dir: Path | None = Field(default=None, description="Folder for what stays local of a PostgreSQL warehouse; default ~/.local/state/righttime.")
+    holds_max: int = Field(default=32, ge=1, description="PostgreSQL transactions that queries hold open at once; further ones wait, then fail.")
+    lock_wait_s: float = Field(default=10.0, gt=0, description="How long a PostgreSQL statement waits for a lock of somebody else.")
 
     @classmethod
     def settings_customise_sources(

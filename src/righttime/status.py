@@ -45,7 +45,7 @@ class ProducerStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One moment of a warehouse."""
+    """One moment of a warehouse; `writer` is another process that has it open for writing."""
 
     path: str
     state: int
@@ -59,16 +59,17 @@ class Status:
     spill_bytes_max: int
     queries: int
     commits_lost: int
+    writer: int | None = None
 
 
-def status_of(parts: Engine | Parts, *, folder: Path, settings: Settings) -> Status:
+def status_of(parts: Engine | Parts, *, name: str, folder: Path, settings: Settings) -> Status:
     """Read the status of a writer's engine or of a reader's parts."""
     catalyst = parts.catalyst
     losses = parts.ledger.losses()
     with catalyst.lock:
         now_us = catalyst.authority.read_us()
         return Status(
-            path=str(folder),
+            path=name,
             state=catalyst.head.number,
             state_durable=parts.state.number,
             tables=tuple(_table(table, now_us) for _, table in sorted(catalyst.tables.items())),
@@ -80,6 +81,7 @@ def status_of(parts: Engine | Parts, *, folder: Path, settings: Settings) -> Sta
             spill_bytes_max=settings.spill_bytes_max,
             queries=len(catalyst.leases),
             commits_lost=sum(loss.last - loss.first + 1 for loss in losses),
+            writer=None if isinstance(parts, Engine) else parts.ledger.living_writer(),
         )
 
 
@@ -99,7 +101,10 @@ def _elsewhere(parts: Engine | Parts, folder: Path) -> tuple[ProducerStatus, ...
     if isinstance(parts, Engine):
         return ()
     positions = parts.state.positions
-    return tuple(ProducerStatus(source, policy, positions.get(source, START).number, 0, 0.0, True) for source, policy in sorted(read_roster(folder).items()))
+    return tuple(
+        ProducerStatus(source, policy, positions.get(source, START).number, 0, 0.0, True)
+        for source, policy in sorted(read_roster(folder, living=parts.ledger.living_writer()).items())
+    )
 
 
 def _producers(catalyst: Catalyst, now_us: int) -> tuple[ProducerStatus, ...]:

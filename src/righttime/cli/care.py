@@ -17,7 +17,7 @@ def materialize(
     tables: Annotated[list[str] | None, typer.Argument(metavar="[TABLE]...", help="The tables; all if none is named.", show_default=False)] = None,
     warehouse: WarehousePath = ".",
 ) -> None:
-    """Move committed rows from the log and memory into the Delta tables."""
+    """Move committed rows from the log and memory into the tables of the warehouse."""
     with writer(warehouse) as wh:
         before = {table.name: table.rows_stored for table in wh.status().tables}
         state = wh.materialize(*(tables or ()))

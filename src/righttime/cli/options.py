@@ -12,16 +12,26 @@ import typer
 from righttime.changes.clock import SystemClock
 from righttime.cli.console import err
 from righttime.client import Warehouse, open
+from righttime.flight.warehouse import is_service
 
 WarehousePath = Annotated[
-    str, typer.Option("--warehouse", "-w", metavar="PATH", envvar="RIGHTTIME_WAREHOUSE", show_default="the current folder", help="The folder of the warehouse.")
+    str,
+    typer.Option(
+        "--warehouse",
+        "-w",
+        metavar="PATH",
+        envvar="RIGHTTIME_WAREHOUSE",
+        show_default="the current folder",
+        help="The warehouse: a folder, postgresql://… or righttime://…",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def reader(path: str) -> Warehouse:
     """Open a warehouse to read it, also while another process writes to it."""
-    return open(path, create=False, read_only=True)
+    # A service answers readers and writers alike; what a handle may do there is a matter of its token.
+    return open(path) if is_service(path) else open(path, create=False, read_only=True)
 
 
 def writer(path: str) -> Warehouse:

@@ -7,7 +7,6 @@ Promise: looking changes nothing, starts no Spark, and works while another proce
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -16,7 +15,6 @@ from rich.table import Table
 
 from righttime.cli.console import moment, out, plain, plain_table, seconds, share, size
 from righttime.cli.options import AsJson, WarehousePath, reader
-from righttime.ledger.lock import living_writer
 from righttime.ledger.sqlite import Loss
 from righttime.status import Status
 
@@ -25,21 +23,20 @@ def status(warehouse: WarehousePath = ".", as_json: AsJson = False) -> None:
     """Show tables, rows in memory and stored, lag, bounds used, producers, and losses."""
     with reader(warehouse) as wh:
         found, losses = wh.status(), wh.losses()
-    living = living_writer(Path(found.path))
     if as_json:
-        typer.echo(json.dumps(_as_json(found, losses, living), indent=2))
+        typer.echo(json.dumps(_as_json(found, losses), indent=2))
     else:
-        out().print(Group(*_parts(found, losses, living)))
+        out().print(Group(*_parts(found, losses)))
 
 
-def _as_json(found: Status, losses: list[Loss], living: Any) -> dict[str, Any]:
-    return asdict(found) | {"losses": [asdict(loss) for loss in losses], "writer": living}
+def _as_json(found: Status, losses: list[Loss]) -> dict[str, Any]:
+    return asdict(found) | {"losses": [asdict(loss) for loss in losses]}
 
 
-def _parts(found: Status, losses: list[Loss], living: Any) -> list[RenderableType]:
+def _parts(found: Status, losses: list[Loss]) -> list[RenderableType]:
     head = f"[bold]{plain(found.path)}[/]  state {found.state:,}"
-    if living is not None:
-        head += f", open for writing in process {living}: shown is what it has made durable"
+    if found.writer is not None:
+        head += f", open for writing in process {found.writer}: shown is what it has made durable"
     parts: list[RenderableType] = [head, "", tables_of(found) if found.tables else "No tables yet.", "", _bounds(found)]
     if found.producers:
         parts += ["", producers_of(found)]

@@ -1,4 +1,4 @@
-"""The demo: a shop that sells while three readers ask, each for the freshness it needs.
+"""The demo: a shop that sells and ships orders while four readers ask, each for the freshness it needs.
 
 In: a number of seconds.
 Out: a live display, then a table of answers with their receipts, and checks.

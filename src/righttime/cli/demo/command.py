@@ -33,7 +33,7 @@ def demo(
     seconds: Annotated[float, typer.Option(min=1, max=3600, help="How long the readers ask.")] = 30.0,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary folder.")] = False,
 ) -> None:
-    """Open a shop: two loaders, three readers, every answer with a receipt that verifies. About a minute."""
+    """Open a shop: three loaders, four readers, every answer with a receipt that verifies. About a minute."""
     console = out()
     with _place(folder, keep=keep) as place:
         console.print(f"Writing to {plain(place)}{'' if folder or keep else ' (removed at the end; --keep keeps it)'}", soft_wrap=True)

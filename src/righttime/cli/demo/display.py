@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from righttime.cli.console import plain_table, seconds
+from righttime.cli.demo.orders import DESK, Desk
 from righttime.cli.demo.readers import QUESTIONS, Seen
 from righttime.cli.demo.shop import Seller
 from righttime.cli.demo.stage import Result, Stage
@@ -23,8 +24,8 @@ from righttime.status import Status
 SHOWN_PER_READER = 4
 WIDE = 100
 INTRODUCTION = (
-    "A shop sells at a till and on the web, every sale inserted as one row. Three readers query it with Spark, "
-    "each for the freshness it needs; what a query needs is moved when it asks. Every answer carries a receipt, and every receipt is verified."
+    "A shop sells at a till and on the web, every sale inserted as one row; an order is one row that is updated until it is paid. Four readers query it "
+    "with Spark, each for the freshness it needs. Every answer carries a receipt, and every receipt is verified."
 )
 
 
@@ -35,7 +36,7 @@ def picture(stage: Stage, *, elapsed_s: float, total_s: float, phase: str, width
         Rule("[bold]righttime demo[/]", style="cyan"),
         Text(INTRODUCTION, style="dim"),
         "",
-        _sellers(stage.sellers, status, max(elapsed_s, 0.001)),
+        _sellers([*stage.sellers, stage.desk], status, max(elapsed_s, 0.001)),
         "",
         *_where(status),
         "",
@@ -47,8 +48,8 @@ def picture(stage: Stage, *, elapsed_s: float, total_s: float, phase: str, width
     return Group(*parts)
 
 
-def _sellers(sellers: Sequence[Seller], status: Status, elapsed_s: float) -> Table:
-    shown = plain_table("seller", "policy", "", "commits", "rows", "rows/s", "unmoved", right=("commits", "rows", "rows/s", "unmoved"), gap=1)
+def _sellers(sellers: Sequence[Seller | Desk], status: Status, elapsed_s: float) -> Table:
+    shown = plain_table("loader", "policy", "", "commits", "rows", "rows/s", "unmoved", right=("commits", "rows", "rows/s", "unmoved"), gap=1)
     held = {producer.source: producer.rows_unflushed for producer in status.producers}
     for seller in sellers:
         book, habit = seller.book, seller.habit
@@ -151,8 +152,12 @@ def _spread(seen: Sequence[Seen]) -> list[Seen]:
 def _rates(result: Result) -> list[str]:
     rows, commits = sum(book.rows for book in result.books.values()), sum(book.commits for book in result.books.values())
     lines = [f"{rows:,} rows inserted one by one in {commits:,} commits and {result.selling_s:.0f} s: {rows / result.selling_s:,.0f} rows/s"]
+    lines.append(f"{result.books[DESK].updates:,} rows updated by key, each before it was stored")
     for name, book in result.books.items():
-        lines.append(f"{name} needed {1e6 * book.busy_s / max(book.rows, 1):,.0f} µs a row, commits included, idle {_idle(book.busy_s, result.selling_s)}")
+        cost_us = 1e6 * book.busy_s / max(book.rows + book.updates, 1)
+        lines.append(
+            f"{name} needed {cost_us:,.0f} µs a row{' or update' if book.updates else ''}, commits included, idle {_idle(book.busy_s, result.selling_s)}"
+        )
     took, waited = [seen.took_s for seen in result.answers], [seen.receipt.waited_s for seen in result.answers]
     lines.append(f"an answer took {seconds(statistics.median(took))} in the median, {seconds(statistics.median(waited))} of it waiting for freshness")
     return lines

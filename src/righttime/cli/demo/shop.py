@@ -29,15 +29,17 @@ Step = Literal["memory", "log", "warehouse"]
 
 @dataclass(slots=True)
 class Book:
-    """What one seller has committed: rows and cents in total after each of its commits."""
+    """What one producer has committed: rows and cents in total after each of its commits, and how many updates of each kind."""
 
     totals: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
+    steps: list[tuple[int, ...]] = field(default_factory=lambda: [()])
     busy_s: float = 0.0
 
-    def note(self, number: int, *, rows: int, cents: int) -> None:
+    def note(self, number: int, *, rows: int, cents: int, steps: tuple[int, ...] = ()) -> None:
         """Add the commit `number`; commits are numbered without gaps."""
         assert number == len(self.totals), f"commit {number} after {len(self.totals) - 1}"
         self.totals.append((self.totals[-1][0] + rows, self.totals[-1][1] + cents))
+        self.steps.append(steps)
 
     @property
     def commits(self) -> int:
@@ -46,6 +48,10 @@ class Book:
     @property
     def rows(self) -> int:
         return self.totals[-1][0]
+
+    @property
+    def updates(self) -> int:
+        return sum(self.steps[-1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 
 from righttime.cli.demo.checks import Check, checks_of
+from righttime.cli.demo.orders import DESK, Desk, open_desk, store_orders
 from righttime.cli.demo.readers import CLOSING, QUESTIONS, Reader, Seen, ask
 from righttime.cli.demo.shop import Book, Seller, habits, open_shop
 from righttime.client import Warehouse
@@ -44,19 +45,21 @@ class Stage:
         self._lock = threading.Lock()
         self._asking, self._selling, self._wake = threading.Event(), threading.Event(), threading.Event()
         open_shop(wh)
+        open_desk(wh)
         self.sellers = [Seller(wh, habit, seed=number, stop=self._selling, failed=self._fail) for number, habit in enumerate(habits(), 1)]
+        self.desk = Desk(wh, stop=self._selling, failed=self._fail)
         self.readers = [Reader(wh, question, stop=self._asking, seen=self._note, failed=self._fail) for question in QUESTIONS]
         self._spark = threading.Thread(target=self._start_spark, name="demo-spark", daemon=True)
 
     def open(self) -> None:
         """Begin to sell at once; Spark starts meanwhile, and the readers after it."""
         self.opened_s = time.monotonic()
-        for thread in (self._spark, *(seller.thread for seller in self.sellers)):
+        for thread in (self._spark, self.desk.thread, *(seller.thread for seller in self.sellers)):
             thread.start()
 
     def _start_spark(self) -> None:
         try:
-            # Spark needs seconds to start and to compile its first query; three readers at once would only wait for each other.
+            # Spark needs seconds to start and to compile its first query; four readers at once would only wait for each other.
             assert self.wh.spark is not None
             if not self._asking.is_set():
                 self._note(ask(self.wh, QUESTIONS[0]))
@@ -97,7 +100,7 @@ class Stage:
 
     @property
     def books(self) -> dict[str, Book]:
-        return {seller.habit.channel: seller.book for seller in self.sellers}
+        return {seller.habit.channel: seller.book for seller in self.sellers} | {DESK: self.desk.book}
 
     def status(self) -> Status:
         return self.wh.status()
@@ -110,7 +113,7 @@ class Stage:
         self.raise_failure()
         closing = ask(self.wh, CLOSING)
         answers = (*self.answers, closing)
-        checks = checks_of(answers, self.books, closing=closing, verify=self.wh.verify)
+        checks = checks_of(answers, self.books, closing=closing, orders=store_orders(self.wh), verify=self.wh.verify)
         return Result(answers, tuple(checks), self.books, selling_s)
 
     def close(self) -> None:
@@ -124,7 +127,7 @@ class Stage:
 
     def _stop_sellers(self) -> None:
         self._selling.set()
-        _join(*(seller.thread for seller in self.sellers))
+        _join(self.desk.thread, *(seller.thread for seller in self.sellers))
 
 
 def _join(*threads: threading.Thread) -> None:

@@ -1,0 +1,81 @@
+"""`righttime serve`: one warehouse as a service for producers and queries of other processes and machines.
+
+In: the warehouse, where to listen, who may call.
+Out: a service until SIGTERM or Ctrl-C; the address on standard output once it takes work.
+Promise: a stop keeps everything committed and ends with exit code 0; without tokens nobody from another machine gets in.
+"""
+
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from righttime.cli.console import err
+from righttime.client import open
+from righttime.errors import BadSetting
+from righttime.flight.access import Tokens, is_loopback
+from righttime.flight.health import HealthServer
+from righttime.flight.server import FlightService
+
+
+def serve(
+    target: Annotated[str, typer.Argument(metavar="PATH|postgresql://…", help="The warehouse; a new or empty folder becomes one.")],
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.")] = 8815,
+    token_file: Annotated[Path | None, typer.Option(help="File of lines NAME SCOPES TOKEN; needed to let other machines in.", show_default=False)] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain in PEM form; with it all traffic is encrypted.", show_default=False)] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its private key in PEM form.", show_default=False)] = None,
+    metrics_host: Annotated[str, typer.Option(help="The address for /healthz, /readyz and /metrics.")] = "127.0.0.1",
+    metrics_port: Annotated[int | None, typer.Option(help="The port for them; none if not given, 0 takes a free one.", show_default=False)] = None,
+) -> None:
+    """Serve a warehouse over Arrow Flight until SIGTERM or Ctrl-C. Clients open righttime://HOST:PORT."""
+    stop = _stop_on_signals()
+    tokens = Tokens() if token_file is None else Tokens.from_file(token_file)
+    with open(target) as warehouse:
+        service = FlightService(warehouse, warehouse._writer("serve"), host=host, port=port, tokens=tokens, tls=_certificate(tls_cert, tls_key))
+        health = None
+        try:
+            if metrics_port is not None:
+                health = HealthServer(host=metrics_host, port=metrics_port, ready=lambda: service.ready, status=warehouse.status)
+            _say(service, tokens, health)
+            stop.wait()
+        finally:
+            service.stop()
+            if health is not None:
+                health.stop()
+
+
+def _stop_on_signals() -> threading.Event:
+    stop = threading.Event()
+
+    def note(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, note)
+    signal.signal(signal.SIGINT, note)
+    return stop
+
+
+def _certificate(cert: Path | None, key: Path | None) -> tuple[bytes, bytes] | None:
+    if (cert is None) != (key is None):
+        raise BadSetting(name="tls-cert, tls-key", reason="a certificate and its key come together; give both or none")
+    if cert is None or key is None:
+        return None
+    try:
+        return cert.read_bytes(), key.read_bytes()
+    except OSError as error:
+        raise BadSetting(name="tls-cert, tls-key", reason=f"{error.filename} cannot be read ({error.strerror})") from error
+
+
+def _say(service: FlightService, tokens: Tokens, health: HealthServer | None) -> None:
+    if not tokens:
+        err().print("No token is configured: everybody on this machine may read and write, nobody from another machine may connect.")
+    if not service.tls and not is_loopback(service.host):
+        err().print("No certificate is configured: rows and tokens cross the network in the clear.")
+    if health is not None:
+        typer.echo(f"Health and metrics on port {health.port}")
+    # The last line: whoever waits for it may connect.
+    typer.echo(f"Serving righttime://{service.host}:{service.port}")

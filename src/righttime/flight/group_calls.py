@@ -1,0 +1,222 @@
+"""Calls of groups: what a catalyst does for clients that use several at once.
+
+In: messages of clients: the time, shares of receipts, views over tables of several catalysts.
+Out: times that no later commit will be at or below, parts of receipts, verifications of a share.
+Promise: a time that was promised to a client holds after a crash, too; the clock is never set ahead by more than `clock_skew_s`.
+"""
+
+import threading
+from collections import deque
+from dataclasses import asdict, replace
+from typing import Any
+
+from righttime.catalyst.mover import Declared
+from righttime.changes.schema import declare_table
+from righttime.errors import BadMessage, ClocksApart, LeaseExpired, TableExists
+from righttime.flight.access import WRITE, Grant
+from righttime.flight.frames import Message, typed
+from righttime.flight.group_receipts import as_part, joined, same_share, share_of, stripped
+from righttime.flight.held import Held, HeldSnapshots
+from righttime.ledger.receipts import Receipt, Verification
+from righttime.query.issue import receipt_of, seal_and_save
+from righttime.query.statement import read_statement
+from righttime.service import Engine
+from righttime.warehouse import durable
+
+Answer = dict[str, Any]
+_TICKETS_MAX = 256
+_PARTS_MAX = 64
+_CLAIMS_MAX = 1024
+_CLAIM_S = 10.0
+_AHEAD_FILE = "clock"
+_STEP_US = 1_000_000
+_READER_WAIT_S = 2.0
+
+
+class GroupCalls:
+    """The side of the service that groups see."""
+
+    def __init__(self, engine: Engine, held: HeldSnapshots) -> None:
+        self._engine = engine
+        self._held = held
+        self._authority = engine.catalyst.authority
+        self._lock = threading.Lock()
+        self._tickets: deque[int] = deque()
+        self._claimed = threading.Condition()
+        self._claims: dict[str, tuple[str, float]] = {}
+        self._kept_us = self._read_kept()
+        self._authority.observe(self._kept_us)
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    def clock(self, message: Message, grant: Grant) -> Answer:
+        """Move past a time that the client has seen elsewhere, and return one that no later commit here will be at or below.
+
+        `floor` is the oldest time at which the named tables can be read, `ready` the newest for which no lazy producer has to be asked; with `ticket`,
+        nothing is stored into them for a short time.
+        """
+        self.observe(message.optional_number("observe"), grant)
+        catalyst = self._engine.catalyst
+        names = [typed(name, str, what="a table") for name in message.header.get("tables") or []]
+        with catalyst.lock:
+            ticket = self._ticket() if message.header.get("ticket") is True else None
+            floor_us = max([catalyst.head.oldest_us, *(catalyst.table(name).stored_us for name in names)])
+            read_us = self._authority.read_us()
+            ready_us = min((catalyst.table(name).lane(link.source).times.newest_us for name, link in catalyst._lazy_lanes(names)), default=read_us)
+            return {"read": read_us, "floor": floor_us, "ready": ready_us, "ticket": ticket}
+
+    def observe(self, time_us: int | None, grant: Grant) -> None:
+        """Let no later commit be at or below a time of another catalyst. Who may only read cannot move our clock: we wait until it gets there."""
+        if time_us is None:
+            return
+        settings, ahead_us = self._engine.settings, time_us - self._engine.clock.now_us()
+        bound_s = settings.clock_skew_s if WRITE in grant.scopes else min(settings.clock_skew_s, _READER_WAIT_S)
+        if ahead_us > bound_s * 1e6:
+            raise ClocksApart(target=self._engine.name, ahead_s=ahead_us / 1e6, bound_s=bound_s)
+        if ahead_us > 0 and WRITE not in grant.scopes:
+            threading.Event().wait(timeout=ahead_us / 1e6)
+            return
+        if ahead_us > 0:
+            self._keep(time_us)
+        self._authority.observe(time_us)
+
+    def _keep(self, time_us: int) -> None:
+        """Write a time down that our own clock has not reached: a crash must not take us back behind it. In steps, so that it is rare."""
+        with self._lock:
+            if time_us > self._kept_us:
+                durable.replace(self._engine.folder / _AHEAD_FILE, str(time_us + _STEP_US).encode())
+                self._kept_us = time_us + _STEP_US
+
+    def _read_kept(self) -> int:
+        try:
+            return int((self._engine.folder / _AHEAD_FILE).read_text())
+        except (OSError, ValueError):
+            return 0  # it was never ahead
+
+    def _ticket(self) -> int:
+        """Give a client priority over storing. Those of clients that never came back are given up, oldest first."""
+        with self._lock:
+            self._tickets.append(self._engine.catalyst.give_priority(None))
+            if len(self._tickets) > _TICKETS_MAX:
+                self._engine.catalyst.abandon(self._tickets.popleft())
+            return self._tickets[-1]
+
+    def abandon(self, ticket: int | None) -> None:
+        """Take a ticket back."""
+        with self._lock:
+            if ticket is None or ticket not in self._tickets:
+                return
+            self._tickets.remove(ticket)
+        self._engine.catalyst.abandon(ticket)
+
+    # -- declarations ------------------------------------------------------------------------------------------------
+
+    def claim(self, message: Message, _grant: Grant) -> Answer:
+        """Let one client at a time declare a name anywhere in the group: all ask the same catalyst, and the next waits until the first is done."""
+        name, claimer = message.text("name"), message.text("claimer")
+        with self._claimed:
+            if not self._claimed.wait_for(lambda: self._is_free(name), timeout=_CLAIM_S) or len(self._claims) >= _CLAIMS_MAX:
+                raise TableExists(table=name)
+            self._claims[name] = (claimer, self._engine.clock.monotonic_s() + _CLAIM_S)
+        return {}
+
+    def _is_free(self, name: str) -> bool:
+        now_s = self._engine.clock.monotonic_s()
+        self._claims = {known: claim for known, claim in self._claims.items() if claim[1] > now_s}
+        return name not in self._claims
+
+    def disclaim(self, message: Message, _grant: Grant) -> Answer:
+        """Let the next client declare a name."""
+        with self._claimed:
+            if self._claims.get(message.text("name"), ("", 0.0))[0] == message.text("claimer"):
+                del self._claims[message.text("name")]
+            self._claimed.notify_all()
+        return {}
+
+    def create_view(self, message: Message, _grant: Grant) -> Answer:
+        """Keep a view whose tables may be elsewhere; the client has resolved it."""
+        engine = self._engine
+        name = declare_table(message.text("name"), "placeholder INT").name
+        statement = read_statement(message.text("query"))
+        with engine.declarations:
+            if name in engine.schemas or name in engine.views:
+                raise TableExists(table=name)
+            engine.mover.declare(Declared(view=(name, statement.text)))
+            engine.views[name] = statement.text
+        return {}
+
+    # -- receipts ----------------------------------------------------------------------------------------------------
+
+    def part(self, message: Message, grant: Grant) -> Answer:
+        """Let a snapshot go and keep this catalyst's part of the receipt."""
+        held = self._let_go(message, grant)
+        part = as_part(self._receipt(message, held), _receipt_id(message))
+        return {"receipt": seal_and_save(self._engine.ledger, part).to_json()}
+
+    def whole(self, message: Message, grant: Grant) -> Answer:
+        """Let a snapshot go and issue the receipt of the whole answer, with the parts that other catalysts have kept."""
+        parts = [_part(record) for record in message.listed("parts")[:_PARTS_MAX]]
+        asked_us = message.number("asked")
+        held = self._let_go(message, grant)
+        if not held.snapshot.accuracy.cut_us <= asked_us <= held.snapshot.asked_us:
+            raise BadMessage(reason="the time of the question is not possible")
+        receipt = joined(self._receipt(message, held), parts, receipt_id=_receipt_id(message), asked_us=asked_us)
+        return {"receipt": seal_and_save(self._engine.ledger, receipt).to_json()}
+
+    def _let_go(self, message: Message, grant: Grant) -> Held:
+        held = self._held.get(message.text("snapshot"))
+        if held.grant != grant.name:
+            raise BadMessage(reason="the snapshot belongs to somebody else")
+        if self._held.release(held.snapshot_id) is None:
+            raise LeaseExpired(held_s=self._engine.clock.monotonic_s() - held.granted_s)
+        return held
+
+    def _receipt(self, message: Message, held: Held) -> Receipt:
+        # The exact time was chosen by the client for all catalysts; only its user knows whether one was asked for.
+        contract = held.contract if message.flag("as_of") else replace(held.contract, as_of_us=None)
+        rows = message.number("rows")
+        if rows < 0:
+            raise BadMessage(reason="a count is negative")
+        parameters = tuple(typed(text, str, what="a parameter") for text in message.listed("parameters"))
+        return receipt_of(
+            self._engine.ledger, held.snapshot, contract, query=message.text("query"), parameters=parameters, rows=rows, digest=message.text("digest")
+        )
+
+    def verify(self, message: Message, _grant: Grant) -> Answer:
+        """Verify this catalyst's share of a whole receipt; say which tables and whose sources that is."""
+        whole = Receipt.from_json(message.text("receipt"))
+        if whole.warehouse_id == self._engine.ledger.warehouse_id:
+            self._engine.verifier._refuse_forged(whole)
+            share = share_of(whole, self._engine.schemas, None)
+            return _verified(share, self._engine.verifier._by_ledger(share, "the seal is ours"), "")
+        part = self._engine.ledger.receipt(whole.receipt_id)
+        return self._verify_forgotten(whole, message.text("address")) if part is None else self._verify_part(whole, part)
+
+    def _verify_part(self, whole: Receipt, part: Receipt) -> Answer:
+        self._engine.verifier._refuse_forged(part)
+        address = same_share(part, whole)
+        if address is None:
+            return _verified(part, Verification(False, "ledger", "the ledger holds another part of this answer"), "")
+        return _verified(part, self._engine.verifier._by_ledger(part, "the ledger holds the same part"), address)
+
+    def _verify_forgotten(self, whole: Receipt, address: str) -> Answer:
+        """Check a part that the ledger has forgotten by what is known now."""
+        verifier, share = self._engine.verifier, stripped(whole, self._engine.schemas, address)
+        problem = verifier._lost(share) or verifier._beyond(share, None)
+        return _verified(share, Verification(problem is None, "ledger", problem or "the part is forgotten; its cut agrees with what is known"), address)
+
+
+def _verified(share: Receipt, verification: Verification, address: str) -> Answer:
+    return {"verification": asdict(verification), "tables": [table.name for table in share.tables], "address": address}
+
+
+def _part(record: object) -> tuple[str, Receipt]:
+    part = Message(typed(record, dict, what="a part"))
+    return part.text("address"), Receipt.from_json(part.text("receipt"))
+
+
+def _receipt_id(message: Message) -> str:
+    receipt_id = message.text("receipt")
+    if len(receipt_id) != 32 or not set(receipt_id) <= set("0123456789abcdef"):
+        raise BadMessage(reason="the id of a receipt has 32 hexadecimal digits")
+    return receipt_id

@@ -1,0 +1,235 @@
+"""Group loading: one producer over several catalysts.
+
+In: rows, operations, commits and rollbacks of one loader.
+Out: the same to the owner of each table, through a producer there.
+Promise: a transaction is at one catalyst; commits that follow each other have times that follow each other, whichever catalysts they are at.
+"""
+
+import copy
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from righttime.catalyst.holder import Where
+from righttime.catalyst.messages import Published
+from righttime.catalyst.policies import Every, LoadAware, Policy
+from righttime.catalyst.producer import Durability, OwnRows, Producer
+from righttime.changes.durations import Duration
+from righttime.changes.rows import Row
+from righttime.errors import OperationRefused, ProducerClosed, RightTimeError, ServiceUnreachable
+from righttime.flight.group_members import GroupClock, Member, Members
+from righttime.flight.group_reading import MemberRows
+
+OwnQuery = Callable[..., Any]
+
+
+class GroupProducer:
+    """One source's loader over several catalysts. Calls from several threads are taken one after the other."""
+
+    def __init__(self, source: str, *, policy: Policy, members: Members, clock: GroupClock, own_query: OwnQuery) -> None:
+        self.policy = policy
+        self._members = members
+        self._clock = clock
+        self._own_query = own_query
+        self._calls = threading.RLock()
+        self._producers: dict[Member, Producer] = {}
+        self._entered: dict[str, Producer] = {}
+        self._closed = False
+        self._wanted = source  # empty where each catalyst is to find a free name
+        self.source = source
+        self._current = self._open_first()
+
+    def _open_first(self) -> Member:
+        """Open at the first catalyst that is there: so a name that somebody uses already is refused at once."""
+        down: ServiceUnreachable | None = None
+        for member in self._members.all:
+            try:
+                self.source = self._producer(member).source
+                return member
+            except ServiceUnreachable as error:
+                down = down or error
+        assert down is not None, "a group has members"
+        raise down
+
+    # -- rows in -----------------------------------------------------------------------------------------------------
+
+    def insert(self, table: str, row: Row) -> None:
+        """Add one row: a mapping of column to value, or the values in column order."""
+        with self._calls:
+            (self._entered.get(table) or self._enter(table)).insert(table, row)
+
+    def insert_many(self, table: str, rows: Sequence[Row]) -> None:
+        """Add many rows; all of them or, if one does not fit, none."""
+        with self._calls:
+            self._enter(table).insert_many(table, rows)
+
+    def insert_arrow(self, table: str, rows: pa.Table | pa.RecordBatch) -> None:
+        """Add Arrow data; columns are matched by name and cast without loss."""
+        with self._calls:
+            self._enter(table).insert_arrow(table, rows)
+
+    def insert_df(self, table: str, df: Any) -> None:
+        """Add a Spark DataFrame. Its rows are computed and written by the executors now; large ones never pass the driver."""
+        with self._calls:
+            self._enter(table).insert_df(table, df)
+
+    # -- operations --------------------------------------------------------------------------------------------------
+
+    def update(self, table: str, set: Mapping[str, Any], where: Where = None, *, parameters: Sequence[Any] = ()) -> None:
+        """Change rows, as `Producer.update` does."""
+        with self._calls:
+            self._enter(table).update(table, set, where, parameters=parameters)
+
+    def delete(self, table: str, where: Where = None, *, parameters: Sequence[Any] = ()) -> None:
+        """Delete rows, chosen as by `update`."""
+        with self._calls:
+            self._enter(table).delete(table, where, parameters=parameters)
+
+    def upsert(self, table: str, row: Row) -> None:
+        """Give the row with this key the given columns, or insert it if there is none."""
+        with self._calls:
+            self._enter(table).upsert(table, row)
+
+    def update_many(self, table: str, rows: Sequence[Row] | pa.Table) -> None:
+        """Update by key, many rows at once: each gives the key columns and the columns to set. All of them are taken or none."""
+        with self._calls:
+            self._enter(table).update_many(table, rows)
+
+    def upsert_many(self, table: str, rows: Sequence[Row] | pa.Table) -> None:
+        """Upsert many rows at once, all of them or none."""
+        with self._calls:
+            self._enter(table).upsert_many(table, rows)
+
+    def delete_many(self, table: str, rows: Sequence[Row] | pa.Table) -> None:
+        """Delete by key, many rows at once: each gives the key columns. All of them are taken or none."""
+        with self._calls:
+            self._enter(table).delete_many(table, rows)
+
+    # -- transactions ------------------------------------------------------------------------------------------------
+
+    def commit(self, *, materialize: bool = False, durability: Durability | None = None, batch_id: str | None = None) -> Published:
+        """Commit the transaction at its catalyst, as `Producer.commit` does; its time is above that of everything this client has seen."""
+        with self._calls:
+            member = self._at() or self._current
+            producer = self._producer(member)
+            self._clock.bring(member)
+            try:
+                published = producer.commit(materialize=materialize, durability=durability, batch_id=batch_id)
+            except RightTimeError:
+                self._clock.doubt(member)
+                raise
+            self._clock.note(member, published.commit.time_us)
+            self._entered = {}
+            return published
+
+    def rollback(self) -> None:
+        """Drop the open transaction: its rows and its operations."""
+        with self._calls:
+            self._entered = {}
+            for producer in self._producers.values():
+                producer.rollback()
+
+    def _enter(self, table: str) -> Producer:
+        """Return the producer at a table's owner, unless a transaction is open elsewhere."""
+        if self._closed:
+            raise ProducerClosed(source=self.source)
+        owner, member = self._members.owner(table), self._at()
+        if member is not None and member is not owner:
+            reason = f"it is at {owner.name}, the open transaction is at {member.name}, and a transaction is at one catalyst; commit it or roll it back first"
+            raise OperationRefused(table=table, reason=reason)
+        producer = self._producer(owner)
+        if owner is not self._current:
+            self._entered, self._current = {}, owner
+        self._entered[table] = producer
+        return producer
+
+    def _at(self) -> Member | None:
+        """Return the catalyst that the open transaction is at."""
+        return next((member for member, producer in self._producers.items() if producer.in_transaction), None)
+
+    def _producer(self, member: Member) -> Producer:
+        """Return the producer at a catalyst, opened when it is first needed."""
+        if self._closed:
+            raise ProducerClosed(source=self.source)
+        known = self._producers.get(member)
+        if known is None:
+            port = replace(member.warehouse._port, own_query=self._own_query_at(member))
+            known = self._producers[member] = Producer(self._wanted, policy=_policy_of_its_own(self.policy), port=port)
+        return known
+
+    # -- own reads and flushes ---------------------------------------------------------------------------------------
+
+    def sql(
+        self,
+        query: str,
+        *,
+        freshness: Duration | None = None,
+        wait: Duration | None = None,
+        on_late: str = "error",
+        parameters: Sequence[Any] | None = None,
+        ask: Callable[..., Any] | None = None,
+    ) -> Any:
+        """Answer a query on what is committed, under the same contract as `Warehouse.sql`, and on the rows of this transaction."""
+        with self._calls:
+            producer = self._producer(self._at() or self._current)
+            return producer.sql(query, freshness=freshness, wait=wait, on_late=on_late, parameters=parameters, ask=ask)
+
+    def _own_query_at(self, member: Member) -> OwnQuery:
+        def own_query(query: str, *, own: OwnRows, **options: Any) -> Any:
+            return self._own_query(query, own=MemberRows(own.source, own.bypass, member), **options)
+
+        return own_query
+
+    def flush(self, *tables: str) -> None:
+        """Move lazily committed rows to the catalysts now: those of the named tables, or all."""
+        with self._calls:
+            if not tables:
+                for producer in self._producers.values():
+                    producer.flush()
+            for member, names in self._members.by_owner([str(table).lower() for table in tables]).items():
+                self._producer(member).flush(*names)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Flush what is committed, drop what is not, and end, everywhere; what fails at one catalyst is raised after the others have ended."""
+        with self._calls:
+            failed: RightTimeError | None = None
+            for producer in self._producers.values():
+                try:
+                    producer.close()
+                except RightTimeError as error:
+                    failed = failed or error
+            self._closed = all(producer.closed for producer in self._producers.values())
+            if failed is not None:
+                raise failed
+
+    @property
+    def closed(self) -> bool:
+        """Whether the producer has ended."""
+        return self._closed
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether there are rows or operations that are neither committed nor rolled back."""
+        with self._calls:
+            return self._at() is not None
+
+    def __enter__(self) -> "GroupProducer":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if kind is None and not self._closed and self.in_transaction:
+                self.commit()
+        finally:
+            self.close()
+
+
+def _policy_of_its_own(policy: Policy) -> Policy:
+    """Return a policy for one catalyst: those that measure time measure it for each; one that a user wrote is asked for all."""
+    return copy.copy(policy) if isinstance(policy, Every | LoadAware) else policy

@@ -1,0 +1,191 @@
+"""Held snapshots: the states that queries over the network are reading.
+
+In: snapshots taken by the engine, renewals, releases; silence.
+Out: for each table the files that are exactly its rows at the cut, and the rows themselves by parts.
+Promise: a held snapshot does not change and does not go before its lease lapses; after that every use of it raises `LeaseExpired`.
+"""
+
+import hmac
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from righttime.changes.clock import Clock
+from righttime.changes.operations import Numbers
+from righttime.changes.schema import TableSchema
+from righttime.errors import LeaseExpired, TooManySnapshots, WarehouseDamaged
+from righttime.query.contract import Contract
+from righttime.query.snapshot import Snapshot, Snapshots
+from righttime.settings import Settings
+from righttime.telemetry import METRICS, get_log
+
+log = get_log("flight")
+
+BATCH_ROWS = 1 << 16
+_CHECKED_PARQUET = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True))
+
+
+STORED = ""
+"""Stands for stored rows that are not in files, in a list of files."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTable:
+    """One table of a held snapshot: files, rows in them that are gone at the cut, and what must be kept meanwhile."""
+
+    schema: TableSchema
+    files: Sequence[str]
+    hidden: Mapping[str, Numbers]
+    kept: object
+    stored: Callable[[], pa.Table]
+    reading: threading.Lock = field(default_factory=threading.Lock)
+
+    def batches(self, places: Sequence[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some of the files, batch by batch."""
+        for place in places:
+            path = self.files[place]
+            if path == STORED:
+                with self.reading:  # what is held in a database is one connection
+                    rows = self.stored()
+                yield from rows.select(list(columns)).to_batches(max_chunksize=BATCH_ROWS)
+            else:
+                yield from _visible(_batches(path, self.schema, columns), self.hidden.get(path))
+
+
+@dataclass(slots=True)
+class Held:
+    """One held snapshot; whoever knows its id may read it."""
+
+    snapshot_id: str
+    snapshot: Snapshot
+    contract: Contract
+    grant: str
+    heard_s: float
+    granted_s: float
+    stack: ExitStack
+    tables: dict[str, HeldTable] = field(default_factory=dict)
+
+
+class HeldSnapshots:
+    """The held snapshots of one service; safe to call from any thread."""
+
+    def __init__(self, snapshots: Snapshots, *, settings: Settings, clock: Clock) -> None:
+        self._snapshots = snapshots
+        self._settings = settings
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._held: dict[str, Held] = {}
+        self._taking: dict[str, threading.Lock] = {}
+
+    def take(self, snapshot_id: str, contract: Contract, take: Callable[[], AbstractContextManager[Snapshot]], *, grant: str) -> Held:
+        """Take a snapshot and hold it; asking again under the same id gives the same one."""
+        with self._lock:
+            if len(self._held) + len(self._taking) >= self._settings.snapshots_max and snapshot_id not in self._held:
+                raise TooManySnapshots(held=len(self._held))
+            turn = self._taking.setdefault(snapshot_id, threading.Lock())
+        try:
+            with turn:
+                known = self._held.get(snapshot_id)
+                return known if known is not None else self._take(snapshot_id, contract, take, grant)
+        finally:
+            with self._lock:
+                self._taking.pop(snapshot_id, None)
+
+    def _take(self, snapshot_id: str, contract: Contract, take: Callable[[], AbstractContextManager[Snapshot]], grant: str) -> Held:
+        with ExitStack() as stack:
+            snapshot = stack.enter_context(take())
+            tables = {name: self._table(snapshot, name) for name in snapshot.tables}
+            now_s = self._clock.monotonic_s()
+            held = Held(snapshot_id, snapshot, contract, grant, now_s, now_s, stack.pop_all(), tables)
+        with self._lock:
+            self._held[snapshot_id] = held
+        self._count()
+        return held
+
+    def _table(self, snapshot: Snapshot, name: str) -> HeldTable:
+        table = snapshot.tables[name]
+        found = self._snapshots.files(table)
+        if found is None:
+            found = self._snapshots.with_images(table, ())
+            found = replace(found, paths=[STORED, *found.paths])
+
+        def stored() -> pa.Table:
+            return table.stored.rows(table.schema, table.version, rows=table.rows_stored, hidden=table.hidden.stored)
+
+        hidden = {path: np.sort(positions) for path, positions in found.hidden.items() if len(positions) and path in set(found.paths)}
+        return HeldTable(table.schema, found.paths, hidden, found.images, stored)
+
+    def get(self, snapshot_id: str) -> Held:
+        """Return a held snapshot and note that it is in use."""
+        with self._lock:
+            found = next((held for known, held in self._held.items() if hmac.compare_digest(known.encode(), snapshot_id.encode(errors="replace"))), None)
+        if found is None:
+            raise LeaseExpired(held_s=self._settings.snapshot_ttl_s)
+        found.heard_s = self._clock.monotonic_s()
+        return found
+
+    def renew(self, snapshot_ids: list[str]) -> list[str]:
+        """Note signs of life; return those that are unknown."""
+        unknown = []
+        for snapshot_id in snapshot_ids:
+            try:
+                self.get(snapshot_id)
+            except LeaseExpired:
+                unknown.append(snapshot_id)
+        return unknown
+
+    def release(self, snapshot_id: str) -> Held | None:
+        """Let a snapshot go; raises `LeaseExpired` if its rows may have been freed before. None if it is gone already."""
+        with self._lock:
+            held = self._held.pop(snapshot_id, None)
+        if held is not None:
+            self._count()
+            held.tables.clear()
+            held.stack.close()
+        return held
+
+    def expire(self, *, everything: bool = False) -> None:
+        """Let go of snapshots whose query was silent for too long."""
+        bound_s = self._clock.monotonic_s() - self._settings.snapshot_ttl_s
+        with self._lock:
+            lapsed = [held.snapshot_id for held in self._held.values() if everything or held.heard_s < bound_s]
+        for snapshot_id in lapsed:
+            log.info("snapshot.lapsed", snapshot=snapshot_id[:8])
+            try:
+                self.release(snapshot_id)
+            except LeaseExpired:
+                continue
+
+    def _count(self) -> None:
+        METRICS.gauge("righttime_snapshots_held", description="Snapshots held for queries over the network.").set(len(self._held))
+
+
+def _batches(path: str, schema: TableSchema, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    try:
+        scanner = ds.dataset([path], schema=schema.columns, format=_CHECKED_PARQUET).scanner(
+            columns=list(columns or schema.columns.names), batch_size=BATCH_ROWS
+        )
+        yield from scanner.to_batches()
+    except (OSError, pa.ArrowException, UnicodeError) as error:
+        raise WarehouseDamaged(path=schema.name, reason=f"a data file cannot be read ({error})") from error
+
+
+def _visible(batches: Iterator[pa.RecordBatch], hidden: Numbers | None) -> Iterator[pa.RecordBatch]:
+    """Leave rows out by their place in the file; the scanner keeps the file's order."""
+    begin = 0
+    for batch in batches:
+        end = begin + batch.num_rows
+        if hidden is not None and len(hidden):
+            gone = hidden[np.searchsorted(hidden, begin) : np.searchsorted(hidden, end)] - begin
+            if len(gone):
+                mask = np.ones(batch.num_rows, dtype=bool)
+                mask[gone] = False
+                batch = batch.filter(pa.array(mask))
+        begin = end
+        if batch.num_rows:
+            yield batch

@@ -1,0 +1,177 @@
+"""Remote reading: queries that run here, on snapshots that the service holds.
+
+In: queries of one client, under their contracts.
+Out: answers, from files where this machine can read them, else from rows that the service sends; receipts that the service seals.
+Promise: as `query.consumer.Consumer`; every relation is made for one query and bound to its snapshot.
+"""
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from righttime.catalyst.producer import OwnRows
+from righttime.changes.operations import Numbers
+from righttime.changes.schema import TableSchema
+from righttime.errors import RightTimeError
+from righttime.flight.frames import Message, typed, write_frame
+from righttime.flight.records import contract_record
+from righttime.flight.renewals import Renewals
+from righttime.flight.session import RemoteSession
+from righttime.flight.source import NAME, register_source, source_options
+from righttime.flight.transport import Transport
+from righttime.ledger.receipts import Receipt
+from righttime.pipeline.spark import SparkOwner, _all_nullable
+from righttime.query.consumer import Consumer
+from righttime.query.contract import Contract
+from righttime.telemetry import get_log
+
+log = get_log("flight")
+
+_PARTITIONS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTable:
+    """One table of a held snapshot: its files, and the positions in them that are hidden."""
+
+    schema: TableSchema
+    version: int
+    files: Sequence[str]
+    hidden: Mapping[str, Numbers]
+    snapshot_id: str
+
+
+@dataclass(slots=True)
+class RemoteSnapshot:
+    """What one query may read; `issued` once its receipt has let it go."""
+
+    snapshot_id: str
+    tables: Mapping[str, RemoteTable]
+    issued: bool = field(default=False)
+
+
+class Places:
+    """Which of the places where rows are can be read from here: a file of the service tells."""
+
+    def __init__(self, places: Mapping[str, Any]) -> None:
+        self._readable = {place: _same(one) for place, one in places.items()}
+        self._images = str(Path(places["images"]["path"]).parent) if "images" in places else ""
+
+    def readable(self, path: str) -> bool:
+        """Tell whether a file of a snapshot can be read as a file; stored rows that are in no file have an empty path."""
+        return bool(path) and self._readable.get("images" if self._images and path.startswith(self._images) else "store", False)
+
+
+class RemoteSnapshots:
+    """Takes snapshots at the service and reads them."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        renewals: Renewals,
+        *,
+        schemas: Mapping[str, TableSchema],
+        places: Places,
+        session_of: Callable[[str], RemoteSession | None],
+    ) -> None:
+        self._transport = transport
+        self._renewals = renewals
+        self._schemas = schemas
+        self._places = places
+        self._session_of = session_of
+
+    @contextmanager
+    def take(
+        self, tables: Sequence[str], contract: Contract, *, own: OwnRows | None = None, together: Mapping[str, Any] | None = None
+    ) -> Iterator[RemoteSnapshot]:
+        """Hold one state of `tables` at the service until the block ends; `together` with others, at a time that was chosen for all."""
+        snapshot_id = uuid.uuid4().hex
+        own_record, session, uploads = self._own(own)
+        header = {"snapshot": snapshot_id, "tables": list(tables), "contract": contract_record(contract), "own": own_record, **(together or {})}
+        snapshot = RemoteSnapshot(snapshot_id, {})
+        try:
+            answer = self._transport.call("snapshot.take" if together is None else "group.take", header, timeout_s=contract.wait_s)
+            self._renewals.add_snapshot(snapshot_id)
+            snapshot.tables = {name: self._table(name, record, answer, snapshot_id) for name, record in answer.mapping("tables").items()}
+            yield snapshot
+        finally:
+            self._renewals.remove(snapshot_id)
+            if not snapshot.issued:
+                self._release(snapshot_id)
+            if session is not None:
+                session.drop(uploads)
+
+    def _own(self, own: OwnRows | None) -> tuple[dict[str, Any] | None, RemoteSession | None, dict[str, list[str]]]:
+        session = self._session_of(own.source) if own is not None else None
+        if own is None or session is None:
+            return None, None, {}
+        uploads = session.upload(own.bypass)
+        return {"session": session.session_id, "bypass": uploads}, session, uploads
+
+    def _release(self, snapshot_id: str) -> None:
+        try:
+            self._transport.call("snapshot.release", {"snapshot": snapshot_id}, reconnect_s=0.0)
+        except RightTimeError as error:  # it lapses by itself
+            log.info("release.failed", code=error.code)
+
+    def _table(self, name: str, record: object, answer: Message, snapshot_id: str) -> RemoteTable:
+        table = Message(typed(record, dict, what="a table"))
+        hidden = {path: np.frombuffer(answer.parts[place], dtype="<i8") for path, place in table.mapping("hidden").items()}
+        return RemoteTable(self._schemas[name], table.number("version"), table.listed("files"), hidden, snapshot_id)
+
+    def rows(self, table: RemoteTable) -> pa.Table:
+        """Return this table at the cut as Arrow, without Spark."""
+        places = list(range(len(table.files)))
+        return self._transport.rows({"snapshot": table.snapshot_id, "table": table.schema.name, "places": places, "columns": table.schema.columns.names})
+
+    def relation(self, spark: SparkOwner, child: Any, table: RemoteTable) -> tuple[Any, object]:
+        """Return a fresh relation: files where they can be read, else rows from the service; the service keeps what is needed."""
+        here = [path for path in table.files if self._places.readable(path)]
+        there = [place for place, path in enumerate(table.files) if not self._places.readable(path)]
+        hidden = {path: positions for path, positions in table.hidden.items() if path in set(here) and len(positions)}
+        relations = []
+        if here or not there:
+            relations.append(spark.relation(child, table.schema.columns, here, hidden=hidden))
+        if there:
+            relations.append(self._streamed(child, table, there))
+        return relations[0] if len(relations) == 1 else relations[0].unionByName(relations[1]), None
+
+    def _streamed(self, child: Any, table: RemoteTable, places: Sequence[int]) -> Any:
+        register_source(child)
+        parts = np.array_split(np.array(places), min(len(places), _PARTITIONS_MAX))
+        header = {"snapshot": table.snapshot_id, "table": table.schema.name, "columns": table.schema.columns.names}
+        tickets = [write_frame({**header, "places": [int(place) for place in part]}).to_pybytes() for part in parts]
+        options = source_options(self._transport.target.location, self._transport.target.roots, tickets)
+        return child.read.format(NAME).schema(_all_nullable(table.schema.columns)).options(**options).load()
+
+    def issue(self, snapshot: RemoteSnapshot, *, query: str, parameters: Sequence[str], rows: int, digest: str) -> Receipt:
+        """Let the snapshot go and have the service seal the receipt."""
+        header = {"snapshot": snapshot.snapshot_id, "query": query, "parameters": list(parameters), "rows": rows, "digest": digest, "call": uuid.uuid4().hex}
+        receipt = Receipt.from_json(self._transport.call("snapshot.issue", header).text("receipt"))
+        snapshot.issued = True
+        return receipt
+
+
+class RemoteConsumer(Consumer):
+    """Runs queries here; safe to call from any thread."""
+
+    _snapshots: Any
+
+    def issue(self, snapshot: Any, contract: Contract, *, query: str, parameters: tuple[str, ...], rows: int, digest: str) -> Receipt:
+        """Have the service seal and keep the receipt: it knows what was read."""
+        receipt: Receipt = self._snapshots.issue(snapshot, query=query, parameters=parameters, rows=rows, digest=digest)
+        return receipt
+
+
+def _same(place: Any) -> bool:
+    """Tell whether a file of the service is here, with its content."""
+    try:
+        return Path(str(place["path"])).read_text() == str(place["content"])
+    except (OSError, UnicodeError, KeyError, TypeError):
+        return False

@@ -1,0 +1,145 @@
+"""Calls of queries: snapshots, receipts and the rows of tables.
+
+In: messages of a client that runs its queries itself.
+Out: what one snapshot of its tables is, the rows of its files, and the receipt for the answer.
+Promise: the client says what it asked and what it got; what was read and how fresh it was comes from here, and the seal key never leaves.
+"""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from righttime.catalyst.producer import OwnRows
+from righttime.errors import BadMessage, LeaseExpired, UnknownTable, WarehouseDamaged
+from righttime.flight.access import Grant
+from righttime.flight.frames import Message, typed
+from righttime.flight.held import Held, HeldSnapshots
+from righttime.flight.loading_calls import LoadingCalls
+from righttime.flight.records import contract_of
+from righttime.query.contract import Contract
+from righttime.query.issue import issue_receipt
+from righttime.query.snapshot import Snapshot
+from righttime.service import Engine
+
+Answer = dict[str, Any]
+_TABLES_MAX = 10_000
+_NONCE_FILE = "nonce-{}"
+
+
+class ReadingCalls:
+    """The side of the service that queries see."""
+
+    def __init__(self, engine: Engine, loading: LoadingCalls) -> None:
+        self._engine = engine
+        self._loading = loading
+        self.held = HeldSnapshots(engine.snapshots, settings=engine.settings, clock=engine.clock)
+        self._nonces: dict[str, Path] = {}
+
+    # -- places ------------------------------------------------------------------------------------------------------
+
+    def places(self) -> dict[str, dict[str, str]]:
+        """Return a file in each place where rows are, with its content: who can read it can read the rows there."""
+        return {place: {"path": str(path), "content": path.read_text()} for place, path in self._nonces.items()}
+
+    def lay_out(self) -> None:
+        """Write those files."""
+        for place, folder in (("store", self._engine.folder), ("images", self._engine.images._memory)):
+            path = folder / _NONCE_FILE.format(secrets.token_hex(4))
+            path.write_text(secrets.token_hex(16))
+            self._nonces[place] = path
+
+    def clear_away(self) -> None:
+        """Remove them."""
+        for path in self._nonces.values():
+            path.unlink(missing_ok=True)
+        self._nonces.clear()
+
+    # -- snapshots ---------------------------------------------------------------------------------------------------
+
+    def take(self, message: Message, grant: Grant) -> tuple[Answer, list[bytes]]:
+        """Take a snapshot of some tables under a contract, hold it, and describe it."""
+        contract = contract_of(message.header.get("contract"))
+        tables = [typed(name, str, what="a table") for name in message.listed("tables")]
+        unknown = next((name for name in tables if name not in self._engine.schemas), None)
+        if unknown is not None or len(tables) > _TABLES_MAX:
+            raise UnknownTable(table=unknown, known=", ".join(sorted(self._engine.schemas)) or "none")
+        snapshot_id = message.text("snapshot")
+        if len(snapshot_id) < 32:
+            raise BadMessage(reason="the id of a snapshot is a secret of at least 32 characters")
+        own = message.header.get("own")
+        held = self.held.take(snapshot_id, contract, lambda: self._snapshot(tables, contract, own, grant), grant=grant.name)
+        return self._described(held)
+
+    def _snapshot(self, tables: list[str], contract: Contract, own: object, grant: Grant) -> AbstractContextManager[Snapshot]:
+        return self._engine.snapshots.take(sorted(set(tables)), contract, own=None if own is None else self._own(own, grant))
+
+    def _own(self, record: object, grant: Grant) -> OwnRows:
+        message = Message(typed(record, dict, what="the own rows"))
+        session = self._loading.sessions.get(message.text("session"), grant=grant.name)
+        with session.guard:
+            return OwnRows(session.local.source, self._loading.bypass_of(session, message.header.get("bypass", {})))
+
+    def _described(self, held: Held) -> tuple[Answer, list[bytes]]:
+        parts: list[bytes] = []
+        tables = {}
+        for name, table in held.tables.items():
+            hidden = {}
+            for path, positions in table.hidden.items():
+                hidden[path] = len(parts)
+                parts.append(positions.astype("<i8").tobytes())
+            tables[name] = {"files": list(table.files), "hidden": hidden, "version": held.snapshot.tables[name].version}
+        return {"tables": tables, "state": held.snapshot.look.state}, parts
+
+    def renew(self, message: Message) -> list[str]:
+        """Note that queries are alive; return the snapshots that are gone."""
+        return self.held.renew([typed(one, str, what="a snapshot") for one in message.listed("snapshots")])
+
+    def release(self, message: Message, _grant: Grant) -> Answer:
+        """Let a snapshot go."""
+        try:
+            self.held.release(message.text("snapshot"))
+        except LeaseExpired:
+            return {}  # the query failed for another reason, or it would have asked for a receipt
+        return {}
+
+    def rows(self, message: Message) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """Return the rows of some files of a held snapshot, as a stream. The snapshot's id is the right to read it."""
+        held = self.held.get(message.text("snapshot"))
+        table = held.tables.get(message.text("table"))
+        if table is None:
+            raise BadMessage(reason="the snapshot has no such table")
+        places = [typed(place, int, what="a place") for place in message.listed("places")]
+        columns = message.header.get("columns")
+        names = table.schema.columns.names if columns is None else [typed(name, str, what="a column") for name in message.listed("columns")]
+        if any(not 0 <= place < len(table.files) for place in places) or any(name not in table.schema.columns.names for name in names):
+            raise BadMessage(reason="the snapshot has no such file or column")
+        schema = pa.schema([table.schema.columns.field(name) for name in names])
+        return schema, self._streamed(held, table.batches(places, names))
+
+    def _streamed(self, held: Held, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            for batch in batches:
+                self.held.get(held.snapshot_id)
+                yield batch
+        except WarehouseDamaged:
+            self.held.get(held.snapshot_id)  # files go when a lease has lapsed; then that is the reason
+            raise
+
+    # -- receipts ----------------------------------------------------------------------------------------------------
+
+    def issue(self, message: Message, grant: Grant) -> Answer:
+        """Let the snapshot of an answer go, and seal and save the receipt for it."""
+        query, digest = message.text("query"), message.text("digest")
+        parameters = tuple(typed(text, str, what="a parameter") for text in message.listed("parameters"))
+        rows = message.number("rows")
+        held = self.held.get(message.text("snapshot"))
+        if held.grant != grant.name or rows < 0:
+            raise BadMessage(reason="the snapshot belongs to somebody else")
+        if self.held.release(held.snapshot_id) is None:
+            raise LeaseExpired(held_s=self._engine.clock.monotonic_s() - held.granted_s)
+        receipt = issue_receipt(self._engine.ledger, held.snapshot, held.contract, query=query, parameters=parameters, rows=rows, digest=digest)
+        return {"receipt": receipt.to_json()}

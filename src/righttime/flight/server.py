@@ -1,0 +1,187 @@
+"""The server: the desk behind Arrow Flight.
+
+In: Flight calls: actions for messages, do_put for uploads, do_get for the rows of held snapshots.
+Out: what the desk answers.
+Promise: a call that is not of this service gets a coded error, and the next call is served.
+"""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from righttime.catalyst.messages import Accuracy
+from righttime.errors import AccessDenied, BadMessage, BadSetting, RightTimeError
+from righttime.flight.access import READ, GrantFactory, GrantMiddleware, Tokens, check_exposure
+from righttime.flight.desk import Desk, note_failure
+from righttime.flight.failures import failure_text
+from righttime.flight.frames import read_frame
+from righttime.flight.warehouse_calls import Served
+from righttime.service import Engine
+from righttime.telemetry import get_log
+
+log = get_log("flight")
+
+_TICKET_BYTES_MAX = 16 * 1024 * 1024
+
+
+class FlightService:
+    """One served warehouse: starts to listen when it is made, ends with `stop`."""
+
+    def __init__(
+        self, warehouse: Served, engine: Engine, *, host: str = "127.0.0.1", port: int = 0, tokens: Tokens | None = None, tls: tuple[bytes, bytes] | None = None
+    ) -> None:
+        tokens = tokens or Tokens()
+        check_exposure(host, tokens)
+        self._engine = engine
+        self.desk = Desk(warehouse, engine)
+        self.desk.reading.lay_out()
+        self.host = host
+        self.tls = tls is not None
+        try:
+            self._server = _Server(self.desk, host, port, tokens, tls)
+        except BaseException as error:
+            self.desk.reading.clear_away()
+            if isinstance(error, RightTimeError):
+                raise
+            raise BadSetting(name="host, port or certificate", reason=f"the service cannot listen on {host}:{port} ({type(error).__name__})") from error
+        self._ended = threading.Event()
+        self._reaper = threading.Thread(target=self._reap, name="righttime-flight-reaper", daemon=True)
+        self._reaper.start()
+        log.info("service.started", host=host, port=self.port, tls=self.tls, tokens=bool(tokens))
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self._server.port)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes new work."""
+        return not self.desk.stopping and not self._ended.is_set()
+
+    def _reap(self) -> None:
+        """End what was silent for too long, four times in the shorter of the two times."""
+        settings = self._engine.settings
+        round_s = min(settings.session_ttl_s, settings.snapshot_ttl_s) / 4
+        while not self._ended.wait(timeout=round_s):
+            try:
+                self.desk.loading.sessions.expire()
+                self.desk.reading.held.expire()
+            except Exception as error:  # the next round tries again
+                log.error("reaper.failed", error=repr(error))
+
+    def stop(self) -> None:
+        """Take no new work, let calls and lazy producers finish, end all sessions. What is owed then is noted as lost. The warehouse stays open."""
+        if self._ended.is_set():
+            return
+        self.desk.stopping = True
+        wait_s = self._engine.settings.stop_wait_s
+        deadline_s = self._engine.clock.monotonic_s() + wait_s
+        self.desk.await_idle(wait_s / 2)  # after that nobody makes new debts
+        self._collect_debts(deadline_s)
+        self.desk.await_idle(max(deadline_s - self._engine.clock.monotonic_s(), 0.1))
+        self._ended.set()
+        for session in self.desk.loading.sessions.all():
+            self.desk.loading.sessions.end(session, why="service stopped")
+        self.desk.reading.held.expire(everything=True)
+        self._shut_down()
+        self._reaper.join(timeout=10)
+        self.desk.reading.clear_away()
+        log.info("service.stopped", host=self.host)
+
+    def _shut_down(self) -> None:
+        """Stop listening. That waits for calls under way, for which a client that reads slowly may take for ever."""
+        ending = threading.Thread(target=self._server.shutdown, name="righttime-flight-shutdown", daemon=True)
+        ending.start()
+        ending.join(timeout=max(self._engine.settings.stop_wait_s, 1.0))
+
+    def _collect_debts(self, deadline_s: float) -> None:
+        """Ask lazy producers for everything they have; those that do not answer in time are late."""
+        catalyst = self._engine.catalyst
+        accuracy: Accuracy | None = None
+        try:
+            accuracy = catalyst.ensure_accuracy(catalyst.authority.read_us(), list(self._engine.schemas), deadline_s=deadline_s, accept_late=True)
+        except RightTimeError as error:
+            log.warning("service.owed", code=error.code, error=str(error))
+        if accuracy is not None and accuracy.late:
+            log.warning("service.owed", sources=sorted(accuracy.late))
+
+
+class _Server(flight.FlightServerBase):  # type: ignore[misc]
+    """What pyarrow calls, in threads of its own."""
+
+    def __init__(self, desk: Desk, host: str, port: int, tokens: Tokens, tls: tuple[bytes, bytes] | None) -> None:
+        self._desk = desk
+        super().__init__((host, port), tls_certificates=[tls] if tls else None, middleware={"grant": GrantFactory(tokens)})
+
+    def do_action(self, context: Any, action: Any) -> Iterator[Any]:
+        answer = self._desk.answer(action.type, action.body, _grant(context))
+        return iter([flight.Result(answer)])
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        try:
+            frame = descriptor.command
+            if frame is None:
+                raise BadMessage(reason="an upload has a command")
+            writer.write(self._desk.upload(pa.py_buffer(frame), _grant(context), _batches(reader)))
+        except BaseException as error:
+            raise _flight_error("session.upload", error) from None
+
+    def do_get(self, context: Any, ticket: Any) -> Any:
+        try:
+            # A ticket holds the secret id of a snapshot and is a right of its own, so that executors of a Spark need no token.
+            schema, batches = self._desk.reading.rows(read_frame(ticket.ticket, bytes_max=_TICKET_BYTES_MAX))
+        except BaseException as error:
+            raise _flight_error("rows", error) from None
+        return flight.GeneratorStream(schema, _guarded(batches))
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        raise _flight_error("exchange", BadMessage(reason="there is nothing to exchange"))
+
+    def list_flights(self, context: Any, criteria: Any) -> Any:
+        raise _flight_error("list", BadMessage(reason="there is nothing to list"))
+
+    def get_flight_info(self, context: Any, descriptor: Any) -> Any:
+        raise _flight_error("info", BadMessage(reason="there is nothing to describe"))
+
+    def get_schema(self, context: Any, descriptor: Any) -> Any:
+        raise _flight_error("schema", BadMessage(reason="there is nothing to describe"))
+
+    def list_actions(self, context: Any) -> list[Any]:
+        grant = _grant(context)
+        if grant is None:
+            raise _flight_error("list", AccessDenied(action="list actions", reason="the call carries no token that the service knows"))
+        grant.require(READ, action="list actions")
+        return []
+
+
+def _grant(context: Any) -> Any:
+    middleware = context.get_middleware("grant")
+    return middleware.grant if isinstance(middleware, GrantMiddleware) else None
+
+
+def _batches(reader: Any) -> Iterator[pa.RecordBatch]:
+    for chunk in reader:
+        if chunk.data is not None:
+            yield chunk.data
+
+
+def _guarded(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from batches
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        raise _flight_error("rows", error) from None
+
+
+def _flight_error(action: str, error: BaseException) -> Exception:
+    """Return an error as Flight carries it: the code in the extra information, nothing else in the text."""
+    note_failure(action, error)
+    code = error.code if isinstance(error, RightTimeError) else "service.failed"
+    kind = flight.FlightUnauthenticatedError if isinstance(error, AccessDenied) else flight.FlightServerError
+    raised: Exception = kind(code, extra_info=failure_text(error))
+    return raised

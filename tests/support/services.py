@@ -1,0 +1,118 @@
+"""Real services in processes of their own, and certificates for them.
+
+In: a folder, options of `righttime serve`.
+Out: the address, and the process to stop or kill.
+Promise: no process outlives its test.
+"""
+
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from righttime.flight.warehouse import RemoteWarehouse, open_remote
+
+START_S = 60.0
+
+
+class Service:
+    """One `righttime serve`; `logs` are its events as JSON lines."""
+
+    def __init__(self, folder: Path, *options: str | Path, port: int = 0, target: str | None = None, **settings: Any) -> None:
+        self.folder = folder
+        self._target = target or str(folder)
+        self._options = [str(option) for option in options]
+        self._settings = {f"RIGHTTIME_{name.upper()}": str(value) for name, value in settings.items()}
+        self.errors = folder.with_name(f"{folder.name}-errors.txt")
+        self.port = port
+        self.health_port = 0
+        self.process: subprocess.Popen[bytes]
+        self.start()
+
+    def start(self, *, crash_at: str | None = None) -> None:
+        """Start it, again on the same port if it ran before, and wait until it takes work; with `crash_at` it dies at that point."""
+        command = [sys.executable, "-m", "righttime.cli", "--log-json", "serve", self._target, "--port", str(self.port), *self._options]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("RIGHTTIME_")} | self._settings
+        environment["PYTHONPATH"] = "src"
+        if crash_at is not None:
+            environment["RIGHTTIME_CRASH_AT"] = crash_at
+        with self.errors.open("a") as errors:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment, cwd=Path(__file__).parents[2])
+        self._await_line()
+
+    def _await_line(self) -> None:
+        output = self.process.stdout
+        assert output is not None
+        deadline_s = time.monotonic() + START_S
+        said = ""
+        with selectors.DefaultSelector() as ready:
+            ready.register(output, selectors.EVENT_READ)
+            while ready.select(timeout=max(deadline_s - time.monotonic(), 0)):
+                piece = os.read(output.fileno(), 4096).decode()
+                said += piece
+                if serving := re.search(r"^Serving righttime://.*:(\d+)\n", said, re.MULTILINE):
+                    health = re.search(r"^Health and metrics on port (\d+)$", said, re.MULTILINE)
+                    self.port, self.health_port = int(serving[1]), int(health[1]) if health else 0
+                    return
+                if not piece:
+                    break
+        self.kill()
+        raise AssertionError(f"the service did not start: {self.logs()}")
+
+    @property
+    def address(self) -> str:
+        return f"righttime://127.0.0.1:{self.port}"
+
+    def connect(self, **options: Any) -> RemoteWarehouse:
+        return open_remote(self.address, **options)
+
+    def logs(self) -> str:
+        return self.errors.read_text()
+
+    def kill(self) -> None:
+        """End it without a word."""
+        self.process.kill()
+        self._reap()
+
+    def terminate(self) -> int:
+        """Ask it to end, and return its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self._reap()
+
+    def _reap(self) -> int:
+        try:
+            code = self.process.wait(timeout=START_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+        finally:
+            if self.process.stdout is not None:
+                self.process.stdout.close()
+        return code
+
+    def revive(self) -> None:
+        """Wait for it to die, and start it again."""
+        self._reap()
+        self.start()
+
+    def __enter__(self) -> "Service":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.process.poll() is None:
+            self.kill()
+
+
+def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """Make a self-signed certificate for this machine, and its key."""
+    certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -addext subjectAltName=DNS:localhost,IP:127.0.0.1"
+    subprocess.run([*command.split(), "-keyout", str(key), "-out", str(certificate), "-subj", f"/CN={name}"], check=True, capture_output=True)
+    return certificate, key
