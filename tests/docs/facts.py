@@ -42,7 +42,7 @@ def signature(name: str, member: Any, *, owner: str = "") -> str:
 
 def api() -> set[str]:
     """Return every signature of the public face: functions, policies, and the public members of the classes."""
-    found = {signature(name, getattr(righttime, name)) for name in ("open", "connect", "Immediate", "OnDemand", "LoadAware", "Every")}
+    found = {signature(name, getattr(righttime, name)) for name in ("open", "connect", "expr", "Immediate", "OnDemand", "LoadAware", "Every")}
     return found | {one for name in CLASSES for one in _members(name)}
 
 

@@ -18,6 +18,14 @@ EXPECTED = {
     "dbapi_loader.py": "['name', 'city']\n('Ada', 'London')\n('Grace', 'New York')\n('Edsger', 'Nuenen')\n",
     "spark_dataframe.py": "click 3335\nview 6666\nstored in Delta version 1\n",
     "own_policy.py": "commits: 24\nrows in memory: 20\nrows held back: 4\nrows in an answer: 24\n",
+    "accumulating_fact.py": (
+        "accepted: 1000 orders, last commit inside: 2\npacked: 1000 orders, last commit inside: 3\nsent: 1000 orders, last commit inside: 4\n"
+        "paid: 1000 orders, last commit inside: 5\n4000 updates; stored: version 1, 1000 rows in 1 file\n"
+    ),
+    "early_arriving_fact.py": (
+        "[('not known yet', 3, 2850), ('books', 1, 4900)]\n[('not known yet', 1, 1200), ('books', 1, 4900), ('music', 1, 1500), ('tea', 2, 1650)]\n"
+        "still waiting for: [(3,)]\n"
+    ),
     "durability.py": "the loader ended with -9\n(1, 'stored in the Delta table')\n(2, 'written to the log')\nlost: 1 row, commit 3 of bank\n",
     "receipts.py": "rows then: 2 rows now: 3\nverified: True\nrefused: receipt.forged\nreceipts kept: 2\n",
 }

@@ -5,19 +5,28 @@ import io
 import os
 import re
 import shlex
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 import righttime
 from righttime import cli, service
 from righttime.pipeline.spark import SparkOwner
 from tests.docs.pages import NOT_RUN, RUNNABLE, Block, Page
+from tests.support.postgres import TempPostgres
+from tests.support.postgres_warehouse import fresh_database
 
 _ON_SPARK = re.compile(r"(wh|load|reader|owner)\.sql\(|\.spark\b|insert_df|\.df\b|execute\(\s*\"SELECT|righttime sql|righttime receipt verify")
-ON_SPARK = [page for page in RUNNABLE if any(_ON_SPARK.search(block.code) for block in page.blocks() if block.not_run is None)]
-WITHOUT_SPARK = [page for page in RUNNABLE if page not in ON_SPARK]
+DATABASE = "SHOP_DATABASE"
+"""The environment variable from which a page takes the address of its database."""
+
+ON_POSTGRES = [page for page in RUNNABLE if any(DATABASE in block.code for block in page.blocks())]
+ON_SPARK = [page for page in RUNNABLE if page not in ON_POSTGRES and any(_ON_SPARK.search(block.code) for block in page.blocks() if block.not_run is None)]
+WITHOUT_SPARK = [page for page in RUNNABLE if page not in ON_SPARK and page not in ON_POSTGRES]
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +49,26 @@ def test_page_on_spark_runs(page: Page, spark_owner: SparkOwner) -> None:
     _run(page)
 
 
+@pytest.fixture
+def database(postgres: TempPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An empty database; the page gets its address for the role `loader`, the test that of the superuser."""
+    with psycopg.connect(postgres.dsn, autocommit=True) as administrator:
+        try:
+            with fresh_database(postgres) as url:
+                monkeypatch.setenv(DATABASE, url.replace("postgres@", "loader@"))
+                monkeypatch.setenv("RIGHTTIME_STATE_DIR", str(tmp_path / "state"))
+                yield url
+        finally:
+            administrator.execute("DROP ROLE IF EXISTS loader")
+
+
+@pytest.mark.parametrize("page", ON_POSTGRES, ids=lambda page: page.name)
+def test_page_on_postgresql_runs(page: Page, database: str, spark_owner: SparkOwner) -> None:
+    """The same for pages that need a database. Their SQL blocks are run by its superuser: what they do not grant, the page's programs may not do."""
+    spark_owner.session()
+    _run(page, database=database)
+
+
 @pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.name)
 def test_a_block_that_is_not_run_says_why(page: Page) -> None:
     """The mark stands directly above its block and has a reason of at least three words; nothing else keeps a block from running."""
@@ -49,15 +78,32 @@ def test_a_block_that_is_not_run_says_why(page: Page) -> None:
     assert {block.language for block in page.blocks()} <= {"python", "sh", "text", "sql", "toml"}
 
 
-def _run(page: Page) -> None:
+def _run(page: Page, *, database: str | None = None) -> None:
     namespace: dict[str, Any] = {"__name__": "__page__"}
     before = set(service._engines)
-    for block in page.blocks():
-        if block.not_run is None and block.language in ("python", "sh"):
-            printed = _printed(page, block, namespace)
-            if block.output is not None:
-                assert re.fullmatch(_pattern(block.output), printed), f"{page.name}:{block.line} printed\n{printed}"
-    assert set(service._engines) == before, f"{page.name} leaves a warehouse open"
+    try:
+        for block in page.blocks():
+            if block.not_run is None and block.language in ("python", "sh"):
+                printed = _printed(page, block, namespace)
+                if block.output is not None:
+                    assert re.fullmatch(_pattern(block.output), printed), f"{page.name}:{block.line} printed\n{printed}"
+            elif block.language == "sql" and database is not None:
+                with psycopg.connect(database, autocommit=True) as administrator:
+                    administrator.execute(block.code.encode())
+        assert set(service._engines) == before, f"{page.name} leaves a warehouse open"
+    finally:
+        left = _end_processes(namespace)
+    assert not left, f"{page.name} leaves processes behind: {left}"
+
+
+def _end_processes(namespace: dict[str, Any]) -> list[Any]:
+    """Kill what a page started and did not end, and return the commands."""
+    started = [value for value in namespace.values() if isinstance(value, subprocess.Popen)]
+    left = [process for process in started if process.poll() is None]
+    for process in left:
+        process.kill()
+        process.wait()
+    return [process.args for process in left]
 
 
 def _printed(page: Page, block: Block, namespace: dict[str, Any]) -> str:
