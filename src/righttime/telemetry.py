@@ -61,6 +61,7 @@ def _formatter(*, json: bool, colors: bool) -> logging.Formatter:
             structlog.stdlib.add_logger_name,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.stdlib.ExtraAdder(),
+            _drop_formatted,
         ],
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, structlog.processors.format_exc_info, renderer],
     )
@@ -69,6 +70,13 @@ def _formatter(*, json: bool, colors: bool) -> logging.Formatter:
 def _keep_reserved_fields(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
     # logging refuses extras that are named like fields of its own record, such as "name" or "process".
     return {f"{key}_" if key in _RESERVED and key not in ("exc_info", "stack_info") else key: value for key, value in event.items()}
+
+
+def _drop_formatted(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    # A formatter of somebody else's, Spark's for one, leaves its work in the record that it shares with us.
+    for name in ("message", "asctime"):
+        event.pop(name, None)
+    return event
 
 
 class Metric:

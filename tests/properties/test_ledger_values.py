@@ -46,6 +46,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "rows": NUMBERS,
     "digest": NAMES,
     "issued_us": NUMBERS,
+    "uncommitted": NAMES,
 }
 RECEIPTS = st.builds(Receipt, **FIELDS)
 

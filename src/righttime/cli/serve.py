@@ -20,6 +20,8 @@ from righttime.flight.access import Tokens, is_loopback
 from righttime.flight.health import HealthServer
 from righttime.flight.server import FlightService
 
+_SIGNAL_S = 0.5
+
 
 def serve(
     target: Annotated[str, typer.Argument(metavar="PATH|postgresql://…", help="The warehouse; a new or empty folder becomes one.")],
@@ -41,7 +43,8 @@ def serve(
             if metrics_port is not None:
                 health = HealthServer(host=metrics_host, port=metrics_port, ready=lambda: service.ready, status=warehouse.status)
             _say(service, tokens, health)
-            stop.wait()
+            while not stop.wait(timeout=_SIGNAL_S):
+                pass  # Python runs a signal's handler in this thread only, and the signal may have woken another one
         finally:
             service.stop()
             if health is not None:
