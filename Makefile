@@ -13,7 +13,7 @@ JDK := 21.0.8.2
 RESOLVE := $(BIN)/uv pip compile --quiet --upgrade --generate-hashes --universal --python-version 3.11 --custom-compile-command 'make lock'
 LOCKS := requirements.lock requirements-build.lock requirements-uv.lock requirements-java.lock
 
-# Quick tests first; a new folder under tests/ takes part without being named here.
+# A new folder under tests/ takes part without being named here; tests/conftest.py says which files come first.
 QUICK := tests/unit/ tests/properties/
 OTHER := $(filter-out $(QUICK) tests/support/ tests/__pycache__/,$(wildcard tests/*/))
 ARGS ?=
@@ -37,7 +37,7 @@ test: $(READY) ## everything: style, types, layers and all tests (under 12 minut
 	$(call phase,types,$(BIN)/mypy)
 	$(call phase,layers,$(BIN)/lint-imports --no-logo)
 	@printf '== tests, two files at a time: %s\n' '$(QUICK) $(OTHER)'
-	@$(BIN)/python -m pytest -q --durations=15 -n 2 --dist loadfile $(QUICK) $(OTHER) $(ARGS)
+	@$(BIN)/python -m pytest -q --durations=15 -n 2 --dist loadfile --no-loadscope-reorder $(QUICK) $(OTHER) $(ARGS)
 
 check: $(READY) ## what to run while working: style, types, layers, unit tests, properties (under 90 seconds)
 	$(call phase,style,$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .)

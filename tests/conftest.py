@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from tests.support.quick_java import ArchiveBuilder, start_quickly
+
 if TYPE_CHECKING:
     from righttime.pipeline.spark import SparkOwner
     from tests.support.postgres import TempPostgres
@@ -13,6 +15,21 @@ if TYPE_CHECKING:
 # Machines that run tests are shared and slow at times: a property fails on a wrong answer, not on a slow one.
 hypothesis.settings.register_profile("righttime", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("righttime")
+
+start_quickly()
+
+# With several workers, what runs for long runs first and short unit tests last, so that no worker sits on a long file while the others have nothing left.
+LONGEST = (
+    "tests/simulation/test_process_machine.py",
+    "tests/end_to_end/test_service_load.py",
+    "tests/simulation/test_state_machine.py",
+    "tests/docs/test_programs.py",
+    "tests/docs/test_examples.py",
+    "tests/integration/test_several_catalysts.py",
+    "tests/integration/test_flight_crash.py",
+    "tests/faults/test_crash_points.py",
+    "tests/faults/test_crash_anywhere.py",
+)
 
 
 @pytest.fixture(scope="session")
@@ -35,8 +52,19 @@ def spark_owner() -> Iterator["SparkOwner"]:
     owner.stop()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by the servers they ask for, so that `-m "not spark"` leaves out what needs a JVM."""
+def pytest_configure(config: pytest.Config) -> None:
+    """With several workers, as in `make test`, many Sparks will be started: prepare for it, once."""
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        builder = ArchiveBuilder()
+        builder.start()
+        config.add_cleanup(builder.stop)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Order the files for several workers, and mark tests by the servers they ask for, so that `-m "not spark"` leaves out what needs a JVM."""
+    if hasattr(config, "workerinput"):
+        places = {name: place for place, name in enumerate(LONGEST)}
+        items.sort(key=lambda item: (places.get(item.location[0], len(places)), item.location[0].startswith("tests/unit/")))
     for item in items:
         names = getattr(item, "fixturenames", [])
         if "spark_owner" in names:

@@ -17,7 +17,7 @@ from righttime.changes.schema import declare_table
 from righttime.errors import BadTable, CommitFailed, ForeignCommit, NullNotAllowed, WarehouseDamaged
 from righttime.warehouse import removal, scan
 from righttime.warehouse.lakehouse import Lakehouse
-from righttime.warehouse.store import Store
+from righttime.warehouse.store import FileStore
 from tests.contracts.store_behaviour import BY_DAY, LATER_S, SALE, add, finish, places, prepare, rows_of, skus_at, take_out
 from tests.contracts.test_store_on_delta import foreign_append, log_of, open_lakehouse
 
@@ -44,7 +44,7 @@ def data_files(root: Path) -> set[str]:
     return {str(path) for path in (root / "tables" / "sale").glob("*.parquet")}
 
 
-def test_each_commit_makes_the_next_version_and_old_ones_stay(store: Store, same_store: Store) -> None:
+def test_each_commit_makes_the_next_version_and_old_ones_stay(store: FileStore, same_store: FileStore) -> None:
     """A version's content never changes, for this handle and for a new one."""
     first = store.create(SALE)
     second = add(store, first, 1, 2)
@@ -55,7 +55,7 @@ def test_each_commit_makes_the_next_version_and_old_ones_stay(store: Store, same
         assert handle.newest_version(SALE) == third == second + 1 == first + 2
 
 
-def test_many_threads_on_one_version_have_one_winner(store: Store) -> None:
+def test_many_threads_on_one_version_have_one_winner(store: FileStore) -> None:
     """Put-if-absent holds under races."""
     version = store.create(SALE)
     outcomes: list[object] = []
@@ -76,7 +76,7 @@ def test_many_threads_on_one_version_have_one_winner(store: Store) -> None:
     assert len(skus_at(store, version + 1)) == 1
 
 
-def test_undo_brings_back_the_content_of_a_version(store: Store, same_store: Store) -> None:
+def test_undo_brings_back_the_content_of_a_version(store: FileStore, same_store: FileStore) -> None:
     """Commits that the ledger never heard of leave no trace in the newest version; again, it changes nothing."""
     kept = add(store, store.create(SALE), 1)
     add(store, add(store, kept, 2), 3)
@@ -89,7 +89,7 @@ def test_undo_brings_back_the_content_of_a_version(store: Store, same_store: Sto
     assert skus_at(same_store, add(same_store, now, 4)) == [1, 4]
 
 
-def test_history_names_the_batches_newest_first(store: Store) -> None:
+def test_history_names_the_batches_newest_first(store: FileStore) -> None:
     """A batch id is stored with the data it committed."""
     version = add(store, add(store, store.create(SALE), 1), 2)
     history = store.history(SALE)
@@ -98,7 +98,7 @@ def test_history_names_the_batches_newest_first(store: Store) -> None:
     assert history[0].time_us >= history[-1].time_us > 0
 
 
-def test_collect_keeps_what_kept_versions_need(store: Store, same_store: Store) -> None:
+def test_collect_keeps_what_kept_versions_need(store: FileStore, same_store: FileStore) -> None:
     """I5: files of a kept version stay, files of undone commits go, and the kept versions still read."""
     first = add(store, store.create(SALE), 1)
     undone = add(store, first, 2)
@@ -111,7 +111,7 @@ def test_collect_keeps_what_kept_versions_need(store: Store, same_store: Store) 
     assert [skus_at(store, version) for version in (first, newest)] == [[1], [1, 3]]
 
 
-def test_collect_removes_what_a_crash_left_and_spares_a_commit_in_progress(store: Store, same_store: Store) -> None:
+def test_collect_removes_what_a_crash_left_and_spares_a_commit_in_progress(store: FileStore, same_store: FileStore) -> None:
     """The handle that wrote files keeps them until it commits; to a new handle, after a crash, they are waste."""
     version = store.create(SALE)
     files = store.write_files(SALE, rows_of(1), batch_id="b")
@@ -124,7 +124,7 @@ def test_collect_removes_what_a_crash_left_and_spares_a_commit_in_progress(store
     assert same_store.collect(SALE, versions=[], grace_s=3600, now_s=time.time()).files == 1
 
 
-def test_collections_beside_commits_lose_nothing(store: Store) -> None:
+def test_collections_beside_commits_lose_nothing(store: FileStore) -> None:
     """I5 under a race: whatever moment a collection looks, files on their way into a version are spared."""
     version = store.create(SALE)
     done = threading.Event()
@@ -150,14 +150,14 @@ def test_collections_beside_commits_lose_nothing(store: Store) -> None:
     assert skus_at(store, version) == list(range(40))
 
 
-def test_an_uncommitted_file_has_a_path(store: Store) -> None:
+def test_an_uncommitted_file_has_a_path(store: FileStore) -> None:
     """A producer reads its own rows before they are committed."""
     store.create(SALE)
     (file,) = store.write_files(SALE, rows_of(4), batch_id="b")
     assert pq.read_table(store.path_of(SALE, file)).column("sku").to_pylist() == [4]
 
 
-def test_somebody_elses_files_are_taken_over(store: Store) -> None:
+def test_somebody_elses_files_are_taken_over(store: FileStore) -> None:
     """A load too large for one process is written by others and committed here."""
     version = store.create(SALE)
     folder = store.staging(SALE, batch_id="b/with slash")
@@ -175,7 +175,7 @@ def test_somebody_elses_files_are_taken_over(store: Store) -> None:
     assert skus_at(store, store.commit(SALE, files, version=version, batch_id="b", batch_number=1)) == [1, 2, 3]
 
 
-def test_staging_that_a_crash_left_is_collected(store: Store, same_store: Store) -> None:
+def test_staging_that_a_crash_left_is_collected(store: FileStore, same_store: FileStore) -> None:
     """A folder of a dead writer goes, by the handle that comes after it."""
     version = store.create(SALE)
     folder = store.staging(SALE, batch_id="b")
@@ -186,7 +186,7 @@ def test_staging_that_a_crash_left_is_collected(store: Store, same_store: Store)
 
 
 @pytest.mark.parametrize("columns", [{"sku": [1]}, {"sku": ["a"], "qty": [1]}, {"qty": [1], "sku": [1]}, {"sku": [1], "qty": [1.0]}], ids=str)
-def test_files_of_another_shape_are_refused(store: Store, columns: dict[str, list[object]]) -> None:
+def test_files_of_another_shape_are_refused(store: FileStore, columns: dict[str, list[object]]) -> None:
     """Columns and types are checked before a file becomes part of the table."""
     store.create(SALE)
     folder = store.staging(SALE, batch_id="b")
@@ -196,7 +196,7 @@ def test_files_of_another_shape_are_refused(store: Store, columns: dict[str, lis
         store.take_files(SALE, folder)
 
 
-def test_files_with_null_where_none_may_be_are_refused(store: Store) -> None:
+def test_files_with_null_where_none_may_be_are_refused(store: FileStore) -> None:
     """NOT NULL holds for foreign files too, although Spark writes every column as nullable."""
     store.create(BY_DAY)
     folder = store.staging(BY_DAY, batch_id="b")
@@ -206,7 +206,7 @@ def test_files_with_null_where_none_may_be_are_refused(store: Store) -> None:
         store.take_files(BY_DAY, folder)
 
 
-def test_a_file_has_one_partition(store: Store) -> None:
+def test_a_file_has_one_partition(store: FileStore) -> None:
     """Rows are split by their partition values, also those in files of others."""
     version = store.create(BY_DAY)
     rows = pa.table({"day": pa.array([1, 2, 1, None], pa.date32()), "n": pa.array([1, 2, 3, 4], pa.int32())})
@@ -221,7 +221,7 @@ def test_a_file_has_one_partition(store: Store) -> None:
     assert store.row_count(BY_DAY, store.commit(BY_DAY, files, version=version, batch_id="b", batch_number=1)) == 9
 
 
-def test_a_checkpoint_changes_nothing_that_is_read(store: Store, same_store: Store) -> None:
+def test_a_checkpoint_changes_nothing_that_is_read(store: FileStore, same_store: FileStore) -> None:
     """With a checkpoint, and after the log below it was collected, kept versions read as before."""
     version = store.create(SALE)
     versions = [version := add(store, version, sku) for sku in range(6)]
@@ -235,7 +235,7 @@ def test_a_checkpoint_changes_nothing_that_is_read(store: Store, same_store: Sto
     assert skus_at(same_store, add(same_store, versions[-1], 6)) == [0, 1, 2, 3, 4, 5, 6]
 
 
-def test_a_removal_leaves_earlier_versions_as_they_were(store: Store, same_store: Store) -> None:
+def test_a_removal_leaves_earlier_versions_as_they_were(store: FileStore, same_store: FileStore) -> None:
     """Time travel goes on across removals: the old files are untouched."""
     first = add(store, store.create(SALE), 1, 2)
     second = take_out(store, first, 1)
@@ -244,7 +244,7 @@ def test_a_removal_leaves_earlier_versions_as_they_were(store: Store, same_store
         assert [skus_at(handle, version) for version in (first, second, third)] == [[1, 2], [2], [3]]
 
 
-def test_removed_files_are_collected_with_the_last_version_that_has_them(tmp_path: Path, store: Store, same_store: Store) -> None:
+def test_removed_files_are_collected_with_the_last_version_that_has_them(tmp_path: Path, store: FileStore, same_store: FileStore) -> None:
     """I5 for removals: a kept version keeps its files, whichever versions came after it."""
     first = add(store, add(store, store.create(SALE), 1, 2), 3)
     second = take_out(store, first, 1)
@@ -257,7 +257,7 @@ def test_removed_files_are_collected_with_the_last_version_that_has_them(tmp_pat
     assert data_files(tmp_path) == set()
 
 
-def test_files_of_a_removal_in_progress_are_spared(store: Store, same_store: Store) -> None:
+def test_files_of_a_removal_in_progress_are_spared(store: FileStore, same_store: FileStore) -> None:
     """What is left of a file is safe from the moment it is written; of a dead process it is waste."""
     version = add(store, store.create(SALE), 1, 2)
     prepared = prepare(store, version, 1)
@@ -269,7 +269,7 @@ def test_files_of_a_removal_in_progress_are_spared(store: Store, same_store: Sto
     assert skus_at(store, finish(store, version, again)) == [1]
 
 
-def test_a_removal_is_no_blind_append(tmp_path: Path, store: Store) -> None:
+def test_a_removal_is_no_blind_append(tmp_path: Path, store: FileStore) -> None:
     """Other writers judge conflicts by what a commit says about itself."""
     version = add(store, store.create(SALE), 1, 2)
     merged = take_out(store, version, 1)
@@ -280,7 +280,7 @@ def test_a_removal_is_no_blind_append(tmp_path: Path, store: Store) -> None:
     assert DeltaTable(str(tmp_path / "tables" / "sale")).transaction_version("righttime") == deleted
 
 
-def test_undo_brings_a_file_back_word_for_word(tmp_path: Path, store: Store, same_store: Store) -> None:
+def test_undo_brings_a_file_back_word_for_word(tmp_path: Path, store: FileStore, same_store: FileStore) -> None:
     """Size, statistics and partition values are those of the first time; the handle after a crash knows no more than the log."""
     kept = add(store, store.create(SALE), 1, 2)
     take_out(store, kept, 1)
@@ -296,7 +296,7 @@ def test_undo_brings_a_file_back_word_for_word(tmp_path: Path, store: Store, sam
 
 
 @pytest.mark.parametrize("odd", [False, True], ids=["plain", "foreign"])
-def test_removal_and_undo_find_their_files_behind_a_checkpoint(tmp_path: Path, store: Store, same_store: Store, odd: bool) -> None:
+def test_removal_and_undo_find_their_files_behind_a_checkpoint(tmp_path: Path, store: FileStore, same_store: FileStore, odd: bool) -> None:
     """When the log is shortened, the checkpoint still knows how each file came in."""
     version = add(store, store.create(SALE), 1, 2)
     if odd:
@@ -320,7 +320,7 @@ def test_removal_and_undo_find_their_files_behind_a_checkpoint(tmp_path: Path, s
     assert all(back[add["path"]] == [add[name] for name in kept] for add in original)
 
 
-def test_undo_without_the_removed_file_is_damage(tmp_path: Path, store: Store, same_store: Store) -> None:
+def test_undo_without_the_removed_file_is_damage(tmp_path: Path, store: FileStore, same_store: FileStore) -> None:
     """A version is not promised again when its file is gone."""
     kept = add(store, store.create(SALE), 1, 2)
     (path,) = store.files(SALE, kept)
@@ -330,7 +330,7 @@ def test_undo_without_the_removed_file_is_damage(tmp_path: Path, store: Store, s
         same_store.undo(SALE, version=kept)
 
 
-def test_rows_leave_only_files_of_the_version(store: Store) -> None:
+def test_rows_leave_only_files_of_the_version(store: FileStore) -> None:
     """A place of another version names a file that this one does not have: neither prepared nor committed."""
     first = add(store, store.create(SALE), 1, 2)
     second = take_out(store, first, 1)
@@ -342,7 +342,7 @@ def test_rows_leave_only_files_of_the_version(store: Store) -> None:
     assert store.newest_version(SALE) == second
 
 
-def test_what_is_left_of_small_files_becomes_one_file_and_large_ones_stay_apart(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_of_small_files_becomes_one_file_and_large_ones_stay_apart(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Frequent commits leave small files; a removal that touches them leaves fewer."""
     version = store.create(SALE)
     for start in range(0, 40, 4):
@@ -354,7 +354,7 @@ def test_what_is_left_of_small_files_becomes_one_file_and_large_ones_stay_apart(
     assert (prepared.rows, prepared.rows_kept, len(prepared.units)) == (10, 30, 10)
 
 
-def test_untouched_files_are_not_rewritten(store: Store) -> None:
+def test_untouched_files_are_not_rewritten(store: FileStore) -> None:
     """A removal costs what the files it touches cost."""
     first = add(store, store.create(SALE), 1, 2)
     second = add(store, first, 3, 4)
@@ -362,7 +362,7 @@ def test_untouched_files_are_not_rewritten(store: Store) -> None:
     assert set(untouched) < set(store.files(SALE, take_out(store, second, 3)))
 
 
-def test_files_of_other_writers_lose_rows_like_ours(tmp_path: Path, store: Store, same_store: Store) -> None:
+def test_files_of_other_writers_lose_rows_like_ours(tmp_path: Path, store: FileStore, same_store: FileStore) -> None:
     """Several row groups, another order of columns, encoded names: positions count through the whole file."""
     version = store.create(SALE)
     folder = store.staging(SALE, batch_id="b")
@@ -377,7 +377,7 @@ def test_files_of_other_writers_lose_rows_like_ours(tmp_path: Path, store: Store
     assert skus_at(open_lakehouse(tmp_path), same_store.undo(SALE, version=version + 1)) == list(range(14))
 
 
-def test_rows_in_foreign_partition_folders_leave(tmp_path: Path, store: Store) -> None:
+def test_rows_in_foreign_partition_folders_leave(tmp_path: Path, store: FileStore) -> None:
     """The path in the log is encoded, the unit is the real name, and the remove action has the log's words again."""
     table = declare_table("odd", "p STRING, n INT", partition_by=["p"])
     rows = pa.Table.from_pylist([{"p": "a b/ä%=", "n": 1}, {"p": "a b/ä%=", "n": 2}], schema=table.columns)
@@ -397,7 +397,7 @@ def test_rows_in_foreign_partition_folders_leave(tmp_path: Path, store: Store) -
     assert [row for part in open_lakehouse(tmp_path).scan(table, after, ["n"]) for row in part.rows.column("n").to_pylist()] == [2]
 
 
-def test_ranges_spare_files_and_row_groups(store: Store) -> None:
+def test_ranges_spare_files_and_row_groups(store: FileStore) -> None:
     """A change of one key reads one row group, however large the table is."""
     version = add(store, store.create(SALE), *range(100, 200))
     folder = store.staging(SALE, batch_id="b")
@@ -418,7 +418,7 @@ def test_ranges_spare_files_and_row_groups(store: Store) -> None:
     assert positions(15.0, 15.0) == positions("15", "15") == positions(None, None)
 
 
-def test_bounds_of_other_writers_do_not_lose_nan(store: Store) -> None:
+def test_bounds_of_other_writers_do_not_lose_nan(store: FileStore) -> None:
     """Most writers leave NaN out of a file's bounds, and it is above all numbers: only an upper bound rules it out."""
     table = declare_table("measure", "x DOUBLE")
     version = store.create(table)
@@ -434,7 +434,7 @@ def test_bounds_of_other_writers_do_not_lose_nan(store: Store) -> None:
     assert (rows(None, None), rows(5.0, None), rows(5.0, float("nan")), rows(5.0, 6.0), rows(None, 0.5)) == (5, 3, 3, 0, 0)
 
 
-def test_remembered_footers_are_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remembered_footers_are_bounded(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory for bounds does not grow with the table; a forgotten footer is read again."""
     monkeypatch.setattr(scan, "FOOTERS_MAX", 2)
     footers = scan.Footers()
@@ -444,7 +444,7 @@ def test_remembered_footers_are_bounded(store: Store, monkeypatch: pytest.Monkey
     assert len(footers._known) == 2
 
 
-def test_a_large_unit_is_read_in_pieces(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_unit_is_read_in_pieces(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory holds a batch, not a file; places go on across batches."""
     monkeypatch.setattr(scan, "BATCH_ROWS_MAX", 4)
     version = add(store, store.create(SALE), *range(10))
@@ -455,7 +455,7 @@ def test_a_large_unit_is_read_in_pieces(store: Store, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("harm", ["missing", "garbage"])
-def test_a_file_that_cannot_be_read_is_damage(store: Store, harm: str) -> None:
+def test_a_file_that_cannot_be_read_is_damage(store: FileStore, harm: str) -> None:
     """Neither a scan, a fetch nor a removal takes a broken file for an empty one."""
     version = add(store, store.create(SALE), 1, 2)
     (unit,) = store.files(SALE, version)
@@ -472,7 +472,7 @@ def test_a_file_that_cannot_be_read_is_damage(store: Store, harm: str) -> None:
             call()
 
 
-def test_a_removal_that_finds_no_room_leaves_no_half_files(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removal_that_finds_no_room_leaves_no_half_files(tmp_path: Path, store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an error in the second new file the first is gone, too, and the same removal succeeds when there is room."""
     version = add(store, add(store, store.create(SALE), *range(4)), *range(4, 8))
     before, sync, left = data_files(tmp_path), os.fsync, [2]

@@ -20,7 +20,7 @@ from righttime.settings import load_settings
 from righttime.warehouse import files as files_module
 from righttime.warehouse.lakehouse import Lakehouse
 from righttime.warehouse.snapshots import SNAPSHOTS_MAX
-from righttime.warehouse.store import DataFile, Store
+from righttime.warehouse.store import DataFile, FileStore
 from tests.contracts.store_behaviour import SALE, StoreBehaviour, add, rows_of, skus_at
 
 
@@ -29,12 +29,12 @@ def open_lakehouse(root: Path) -> Lakehouse:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path: Path) -> FileStore:
     return open_lakehouse(tmp_path)
 
 
 @pytest.fixture
-def same_store(tmp_path: Path) -> Store:
+def same_store(tmp_path: Path) -> FileStore:
     return open_lakehouse(tmp_path)
 
 
@@ -50,7 +50,7 @@ def foreign_append(root: Path, *skus: int) -> None:
     write_deltalake(str(root / "tables" / "sale"), rows_of(*skus), mode="append")
 
 
-def test_a_commit_stores_its_batch_in_the_log(tmp_path: Path, store: Store) -> None:
+def test_a_commit_stores_its_batch_in_the_log(tmp_path: Path, store: FileStore) -> None:
     """Exactly once is a stored id: another reader sees the batch number as an app transaction and the id in the commit."""
     version = store.create(SALE)
     files = store.write_files(SALE, rows_of(1), batch_id="ä-7")
@@ -62,7 +62,7 @@ def test_a_commit_stores_its_batch_in_the_log(tmp_path: Path, store: Store) -> N
     assert table.history(1)[0]["righttimeBatch"] == "ä-7"
 
 
-def test_a_commit_after_a_foreign_one_is_refused_and_nothing_is_lost(tmp_path: Path, store: Store) -> None:
+def test_a_commit_after_a_foreign_one_is_refused_and_nothing_is_lost(tmp_path: Path, store: FileStore) -> None:
     """Another Delta writer's version is neither overwritten nor taken for ours; undo refuses too."""
     version = add(store, store.create(SALE), 1)
     foreign_append(tmp_path, 2)
@@ -77,7 +77,7 @@ def test_a_commit_after_a_foreign_one_is_refused_and_nothing_is_lost(tmp_path: P
     assert store.history(SALE)[0].batch_id is None
 
 
-def test_a_foreign_append_of_the_same_columns_can_be_taken_over(tmp_path: Path, store: Store) -> None:
+def test_a_foreign_append_of_the_same_columns_can_be_taken_over(tmp_path: Path, store: FileStore) -> None:
     """Plain files with all columns are as good as ours."""
     version = add(store, store.create(SALE), 1)
     foreign_append(tmp_path, 2)
@@ -85,7 +85,7 @@ def test_a_foreign_append_of_the_same_columns_can_be_taken_over(tmp_path: Path, 
     assert skus_at(store, add(store, version + 1, 3)) == [1, 2, 3]
 
 
-def test_a_foreign_version_that_cannot_be_read_by_its_files_is_refused(tmp_path: Path, store: Store) -> None:
+def test_a_foreign_version_that_cannot_be_read_by_its_files_is_refused(tmp_path: Path, store: FileStore) -> None:
     """Another column, or a partition column that is not in the file, would give other rows than a Delta reader sees."""
     store.create(SALE)
     more = rows_of(1).append_column("more", pa.array(["x"]))
@@ -100,7 +100,7 @@ def test_a_foreign_version_that_cannot_be_read_by_its_files_is_refused(tmp_path:
         store.check_schema(parts, 1)
 
 
-def test_foreign_files_are_collected_only_after_the_grace_period(tmp_path: Path, store: Store) -> None:
+def test_foreign_files_are_collected_only_after_the_grace_period(tmp_path: Path, store: FileStore) -> None:
     """An unknown file may belong to a writer that has not committed yet; its age decides. Files in its versions stay."""
     version = add(store, store.create(SALE), 1)
     foreign_append(tmp_path, 2)
@@ -113,7 +113,7 @@ def test_foreign_files_are_collected_only_after_the_grace_period(tmp_path: Path,
     assert skus_at(store, version + 1) == [1, 2]
 
 
-def test_foreign_partition_folders_with_odd_names_are_found(tmp_path: Path, store: Store) -> None:
+def test_foreign_partition_folders_with_odd_names_are_found(tmp_path: Path, store: FileStore) -> None:
     """Paths in the log are percent-encoded; the file list has the real names, and collection spares them."""
     table = declare_table("odd", "p STRING, n INT", partition_by=["p"])
     version = store.create(table)
@@ -127,14 +127,14 @@ def test_foreign_partition_folders_with_odd_names_are_found(tmp_path: Path, stor
     assert store.row_count(table, version + 1) == 2
 
 
-def test_files_after_our_own_commit_need_no_replay_of_the_log(tmp_path: Path, store: Store) -> None:
+def test_files_after_our_own_commit_need_no_replay_of_the_log(tmp_path: Path, store: FileStore) -> None:
     """A query right after a commit costs nothing: even without the log on disk the list is there."""
     version = add(store, store.create(SALE), 1)
     shutil.rmtree(log_of(tmp_path))
     assert len(store.files(SALE, version)) == 1
 
 
-def test_old_snapshots_make_room_and_are_replayed_when_asked_for(store: Store) -> None:
+def test_old_snapshots_make_room_and_are_replayed_when_asked_for(store: FileStore) -> None:
     """Memory for file lists is bounded; a forgotten version reads the same."""
     version = first = store.create(SALE)
     for sku in range(SNAPSHOTS_MAX + 3):
@@ -143,7 +143,7 @@ def test_old_snapshots_make_room_and_are_replayed_when_asked_for(store: Store) -
     assert len(skus_at(store, version)) == SNAPSHOTS_MAX + 3
 
 
-def test_a_half_written_entry_of_a_crash_is_invisible_and_collected(tmp_path: Path, store: Store, same_store: Store) -> None:
+def test_a_half_written_entry_of_a_crash_is_invisible_and_collected(tmp_path: Path, store: FileStore, same_store: FileStore) -> None:
     """A temporary entry has no version; it hinders neither readers nor the next commit."""
     version = add(store, store.create(SALE), 1)
     half = log_of(tmp_path) / "_righttime_00ff.tmp"
@@ -158,7 +158,7 @@ def test_a_half_written_entry_of_a_crash_is_invisible_and_collected(tmp_path: Pa
 
 
 @pytest.mark.parametrize("missing", ["tables", "tables/sale", "tables/sale/_delta_log"])
-def test_a_table_that_somebody_deleted_is_reported_as_damage(tmp_path: Path, store: Store, missing: str) -> None:
+def test_a_table_that_somebody_deleted_is_reported_as_damage(tmp_path: Path, store: FileStore, missing: str) -> None:
     """Every call on a table without its folder or log says which folder is missing; none makes it anew."""
     version = add(store, store.create(SALE), 1)
     files = store.write_files(SALE, rows_of(2), batch_id="b")
@@ -183,7 +183,7 @@ def test_a_table_that_somebody_deleted_is_reported_as_damage(tmp_path: Path, sto
     assert not log_of(tmp_path).exists()
 
 
-def test_files_cannot_be_written_to_a_deleted_table(tmp_path: Path, store: Store) -> None:
+def test_files_cannot_be_written_to_a_deleted_table(tmp_path: Path, store: FileStore) -> None:
     """Writing does not bring a deleted folder back."""
     store.create(SALE)
     shutil.rmtree(tmp_path / "tables" / "sale")
@@ -191,7 +191,7 @@ def test_files_cannot_be_written_to_a_deleted_table(tmp_path: Path, store: Store
         store.write_files(SALE, rows_of(1), batch_id="b")
 
 
-def test_a_log_that_lost_its_newest_entries_is_damage(tmp_path: Path, store: Store, same_store: Store) -> None:
+def test_a_log_that_lost_its_newest_entries_is_damage(tmp_path: Path, store: FileStore, same_store: FileStore) -> None:
     """An old copy of a table must not be continued as if it were the newest."""
     version = add(store, add(store, store.create(SALE), 1), 2)
     (log_of(tmp_path) / f"{version:020d}.json").unlink()
@@ -201,7 +201,7 @@ def test_a_log_that_lost_its_newest_entries_is_damage(tmp_path: Path, store: Sto
         same_store.undo(SALE, version=version)
 
 
-def test_a_log_entry_that_is_not_json_is_damage(tmp_path: Path, store: Store, same_store: Store) -> None:
+def test_a_log_entry_that_is_not_json_is_damage(tmp_path: Path, store: FileStore, same_store: FileStore) -> None:
     """Garbage is named with its path, not with a parser's trace."""
     version = store.create(SALE)
     add(store, version, 1)
@@ -211,7 +211,7 @@ def test_a_log_entry_that_is_not_json_is_damage(tmp_path: Path, store: Store, sa
             call()
 
 
-def test_a_collection_that_cannot_read_a_kept_version_removes_nothing(tmp_path: Path, store: Store, same_store: Store) -> None:
+def test_a_collection_that_cannot_read_a_kept_version_removes_nothing(tmp_path: Path, store: FileStore, same_store: FileStore) -> None:
     """Not knowing what a version needs is no licence to delete."""
     version = add(store, store.create(SALE), 1)
     store.write_files(SALE, rows_of(2), batch_id="left over")
@@ -224,7 +224,7 @@ def test_a_collection_that_cannot_read_a_kept_version_removes_nothing(tmp_path: 
     assert len(list((tmp_path / "tables" / "sale").glob("*.parquet"))) == 3
 
 
-def test_an_unknown_folder_is_not_replaced_by_a_new_table(tmp_path: Path, store: Store) -> None:
+def test_an_unknown_folder_is_not_replaced_by_a_new_table(tmp_path: Path, store: FileStore) -> None:
     """A folder with somebody's files, or somebody's Delta table, is left alone."""
     (tmp_path / "tables" / "sale").mkdir(parents=True)
     (tmp_path / "tables" / "sale" / "letter.txt").write_text("dear")
@@ -236,7 +236,7 @@ def test_an_unknown_folder_is_not_replaced_by_a_new_table(tmp_path: Path, store:
         store.create(SALE)
 
 
-def test_large_loads_are_cut_into_files(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_loads_are_cut_into_files(store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows per file are bounded, whether they come as one table or as a stream."""
     monkeypatch.setattr(files_module, "FILE_ROWS_MAX", 4)
     store.create(SALE)
@@ -245,7 +245,7 @@ def test_large_loads_are_cut_into_files(store: Store, monkeypatch: pytest.Monkey
     assert sum(file.rows for file in store.write_files(SALE, stream, batch_id="b")) == 10
 
 
-def test_columns_are_matched_by_name_and_extra_ones_left_out(store: Store) -> None:
+def test_columns_are_matched_by_name_and_extra_ones_left_out(store: FileStore) -> None:
     """The catalyst's own columns never reach the table."""
     version = store.create(SALE)
     rows = pa.table({"_id": [1], "qty": pa.array([5], pa.int32()), "sku": pa.array([7], pa.int32())})
@@ -254,7 +254,7 @@ def test_columns_are_matched_by_name_and_extra_ones_left_out(store: Store) -> No
     assert pq.read_table(path).to_pylist() == [{"sku": 7, "qty": 5}]
 
 
-def test_log_paths_are_percent_encoded(tmp_path: Path, store: Store) -> None:
+def test_log_paths_are_percent_encoded(tmp_path: Path, store: FileStore) -> None:
     """The Delta protocol wants encoded paths, whatever the file is called."""
     version = store.create(SALE)
     (file,) = store.write_files(SALE, rows_of(1), batch_id="b")
@@ -297,7 +297,7 @@ def _environment() -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("limit_bytes", "step"), [(10, "commit table"), (2000, "write files")])
-def test_a_full_disk_fails_the_commit_and_leaves_no_half_files(tmp_path: Path, store: Store, limit_bytes: int, step: str) -> None:
+def test_a_full_disk_fails_the_commit_and_leaves_no_half_files(tmp_path: Path, store: FileStore, limit_bytes: int, step: str) -> None:
     """What could not be written whole is not there; the same work succeeds when there is room again."""
     store.create(SALE)
 
@@ -311,7 +311,7 @@ def test_a_full_disk_fails_the_commit_and_leaves_no_half_files(tmp_path: Path, s
     assert DeltaTable(str(folder)).version() == newest + 1
 
 
-def test_everything_is_synced_before_a_commit_returns(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_is_synced_before_a_commit_returns(tmp_path: Path, store: FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Power loss: data file, its folder, log entry and the log's folder are on the disk, in this order, once each."""
     version = store.create(SALE)
     synced: list[str] = []

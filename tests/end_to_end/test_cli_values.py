@@ -1,14 +1,16 @@
 """How the command line writes values: for people short, for machines without loss."""
 
+import re
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
+from righttime.cli import run
 from righttime.cli.console import error_line, moment, seconds, share, size
 from righttime.cli.sql import cell_text, json_value, unique_names
-from righttime.errors import SqlRefused
+from righttime.errors import AccessDenied, CatalystFull, FreshnessUnavailable, FreshnessUnknown, RightTimeError, SessionLost, SqlRefused, WarehouseLocked
 
 
 @pytest.mark.parametrize(
@@ -64,3 +66,18 @@ def test_errors_of_ours_and_bugs_are_told_apart() -> None:
     assert ours == "error [sql.refused] This statement is not accepted here: it writes rows. Use a producer."
     assert bug.startswith("error [bug] ValueError: no [red]luck[/].")
     assert "--debug" in bug
+
+
+@pytest.mark.parametrize("kind", [FreshnessUnavailable, FreshnessUnknown, AccessDenied, WarehouseLocked, CatalystFull, SessionLost])
+def test_the_way_out_is_one_of_the_command_line(kind: type[RightTimeError]) -> None:
+    """Messages advise Python code; here options, variables and commands take the place of its arguments and methods."""
+    facts = {"table": "sale", "source": "till", "target": "a:1", "path": "shop", "pid": 1, "host": "h", "used": 1, "bound": 2, "setting": "s", "lost": "it"}
+    line = error_line(kind(**facts, waited_s=1.0, stale_s=2.0, why="slow", action="read", reason="none")).plain
+    assert re.search(r"\w=|\w\(\)|Warehouse\.", line) is None
+    assert re.search(r"--\w|RIGHTTIME_TOKEN|righttime |sql, status", line)
+
+
+def test_help_names_the_variable_of_the_token(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever gives the address of a service is told where its token goes."""
+    run(["sql", "--help"])
+    assert "RIGHTTIME_TOKEN" in capsys.readouterr().out

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 import righttime as rt
-from righttime.errors import AnswerTooLarge, SqlFailedInDatabase, SqlRefused, WarehouseClosed
+from righttime.errors import AnswerTooLarge, SqlFailedInDatabase, SqlRefused, UnknownTable, WarehouseClosed
 from righttime.query.postgres_queries import PostgresQueries, is_postgres_query
 from righttime.service import Engine
 from tests.support.postgres import TempPostgres
@@ -212,8 +212,9 @@ def test_a_query_that_fails_leaves_the_connection_usable(warehouse: rt.Warehouse
         queries.sql("SELECT 1 / qty FROM sale")
     with pytest.raises(SqlFailedInDatabase, match="does not exist"):
         queries.sql("SELECT nothing FROM sale")
-    with pytest.raises(SqlFailedInDatabase, match="does not exist"):
-        queries.sql("SELECT * FROM nowhere")
+    for place in ("nowhere", "public.nowhere", "sale JOIN (WITH here AS (SELECT 1) SELECT * FROM here, nowhere) AS it ON true"):
+        with pytest.raises(UnknownTable, match=r"no table '(public\.)?nowhere'; known tables: .*sale"):
+            queries.sql(f"SELECT * FROM {place}")
     assert rows(queries, "SELECT count(*) FROM sale") == [(2,)]
 
 

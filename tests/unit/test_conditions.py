@@ -292,3 +292,27 @@ def test_rows_may_come_without_the_columns_that_are_not_read() -> None:
     assert parse_condition("1 / 0 > 1", SALE).mask(ROWS.slice(0, 0)).to_pylist() == []
     with pytest.raises(OperationFailed):
         parse_condition("1 / 0 > 1", SALE).mask(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("qty = %s", "%s is no placeholder here, ? is"),
+        ("qty = %(qty)s", "%(qty)s is no placeholder here, ? is"),
+        ("qty = $1", "is no placeholder here"),
+        ("qty =", "it ends too early"),
+        ("(qty = 1", "it ends too early"),
+        ("qty BETWEEN 1", "it ends too early"),
+        ("qty = = 1", "something is missing near '='"),
+        ("qty = 5 6", "'6' is not expected there"),
+        ("note = 'open", "a text, a name or a comment in it does not end"),
+        ("at AT TIME ZONE 'x' = at", "at AT TIME ZONE 'x' is not known here"),
+        ("other.sale.qty = 1", "other.sale.qty is not known here"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_our_words(text: str, reason: str) -> None:
+    """The parser's own words and classes help nobody."""
+    with pytest.raises(SqlRefused) as caught:
+        parse_condition(text, SALE)
+    assert reason in str(caught.value)
+    assert "sqlglot" not in str(caught.value)

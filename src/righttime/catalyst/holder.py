@@ -42,9 +42,9 @@ class OperationHolder:
         plain = isinstance(where, Mapping) and not parameters and not expressions and None not in where.values()
         shape = self._shapes.get(("update", *new, None, *(where or ()))) if plain else None
         if shape is None:
-            keys = self._key_values(where, parameters)
-            if keys is None:
-                self._hold_condition("update", self._condition(where, parameters), new, after=after)
+            keys = self._meant(where, parameters)
+            if isinstance(keys, Condition):
+                self._hold_condition("update", keys, new, after=after)
                 return
             shape = self._shape("update", [column for column in new if column not in expressions], list(keys), expressions)
             if plain:
@@ -55,9 +55,9 @@ class OperationHolder:
 
     def delete(self, where: Where, parameters: Sequence[Any], *, after: int) -> None:
         """Hold a delete."""
-        keys = self._key_values(where, parameters)
-        if keys is None:
-            self._hold_condition("delete", self._condition(where, parameters), {}, after=after)
+        keys = self._meant(where, parameters)
+        if isinstance(keys, Condition):
+            self._hold_condition("delete", keys, {}, after=after)
         else:
             self._hold(self._shape("delete", [], list(keys), {}), (), tuple(keys.values()), after=after)
 
@@ -134,14 +134,15 @@ class OperationHolder:
                 if not column.nullable and column.name not in names and column.name not in self._table.keys:
                     raise NullNotAllowed(table=self._table.name, column=column.name, why="missing in an upsert, NOT NULL")
 
-    def _key_values(self, where: Where, parameters: Sequence[Any]) -> dict[str, Any] | None:
-        """Return the key columns and their values if `where` says exactly those."""
+    def _meant(self, where: Where, parameters: Sequence[Any]) -> dict[str, Any] | Condition:
+        """Return the key columns and their values if `where` says exactly those, else the condition that it is."""
         if isinstance(where, Mapping) and not parameters:
             given = {self._column(column): value for column, value in where.items()}
             complete = bool(self._table.keys) and set(given) == set(self._table.keys) and len(given) == len(where)
-            return given if complete and None not in given.values() else None
-        found = self._condition(where, parameters).key_values()
-        return None if found is None else dict(zip(self._table.keys, found, strict=True))
+            return given if complete and None not in given.values() else self._condition(where, parameters)
+        condition = self._condition(where, parameters)
+        found = condition.key_values()
+        return condition if found is None else dict(zip(self._table.keys, found, strict=True))
 
     def _parted(self, row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         if not self._table.keys:

@@ -79,7 +79,7 @@ def visible_rows(slices: Sequence[Slice], columns: pa.Schema, hidden: Numbers) -
     rows = rows_of(slices, columns)
     if not len(hidden):
         return rows
-    gone = np.concatenate([NONE, *(_positions(part, hidden) + before for part, before in zip(slices, _before(slices), strict=True))])
+    gone = _all_positions(slices, hidden)
     if not len(gone):
         return rows
     kept = np.ones(rows.num_rows, dtype=bool)
@@ -87,12 +87,18 @@ def visible_rows(slices: Sequence[Slice], columns: pa.Schema, hidden: Numbers) -
     return rows.filter(pa.array(kept))
 
 
-def _before(slices: Sequence[Slice]) -> list[int]:
-    return [0, *np.cumsum([part.rows for part in slices]).tolist()][: len(slices)]
+def _all_positions(slices: Sequence[Slice], ids: Numbers) -> Numbers:
+    """Return the places, in the rows of all these slices, of those that the ascending array `ids` names."""
+    if not len(ids):
+        return NONE
+    before = [0, *np.cumsum([part.rows for part in slices]).tolist()][: len(slices)]
+    return np.concatenate([NONE, *(_positions(part, ids) + rows for part, rows in zip(slices, before, strict=True))])
 
 
 def _positions(part: Slice, ids: Numbers) -> Numbers:
     """Return the places within a slice of those rows that the ascending array `ids` names."""
+    if not len(ids):
+        return NONE
     found = [NONE]
     place = 0
     for first_id, rows in part.piece.runs(part.start, part.stop):
@@ -143,11 +149,14 @@ class Images:
         with self._lock_of(table.name):
             tail: list[tuple[str, Slice]] = []
             for (_, source), slices in lanes.items():
-                loose = [part for part in slices if not (part.whole and isinstance(part.piece.content, Segment))]
-                sealed.extend((part.piece.content, _positions(part, hidden)) for part in slices if part.whole and isinstance(part.piece.content, Segment))
+                loose: list[Slice] = []
+                for part in slices:
+                    if isinstance(part.piece.content, Segment) and part.whole:
+                        sealed.append((part.piece.content, _positions(part, hidden)))
+                    else:
+                        loose.append(part)
                 while loose and (run := self._sealable(loose, committed_id=self._committed_id(table.name, source))):
-                    gone = [NONE, *(_positions(part, hidden) + before for part, before in zip(run, _before(run), strict=True))]
-                    sealed.append((self._seal(table, source, run, in_memory=True), np.concatenate(gone)))
+                    sealed.append((self._seal(table, source, run, in_memory=True), _all_positions(run, hidden)))
                     del loose[: len(run)]
                 tail.extend((source, part) for part in loose)
             return [*sealed, (self._tail_image(table, tail, hidden), NONE)] if tail else sealed
@@ -207,7 +216,7 @@ class Images:
         path = (self._memory if in_memory else self._spill) / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(rows, path, row_group_size=_ROW_GROUP_ROWS, compression="none", use_dictionary=False, write_statistics=False)
+            pq.write_table(_tight(rows), path, row_group_size=_ROW_GROUP_ROWS, compression="none", use_dictionary=False, write_statistics=False)
         except BaseException as error:
             _unlink(str(path))
             if isinstance(error, OSError):
@@ -317,6 +326,12 @@ class Images:
     def _lock_of(self, table: str) -> threading.Lock:
         with self._guard:
             return self._locks.setdefault(table, threading.Lock())
+
+
+def _tight(rows: pa.Table) -> pa.Table:
+    """Return the rows with columns that hold no null declared so: a file has less to say of them, and is written in half the time."""
+    fields = [field if column.null_count else field.with_nullable(False) for field, column in zip(rows.schema, rows.columns, strict=True)]
+    return pa.Table.from_arrays(rows.columns, schema=pa.schema(fields))
 
 
 def _in_memory_runs(lane: Lane) -> list[list[Piece]]:

@@ -173,7 +173,7 @@ class Producer:
             buffer.operations.upsert(row, after=buffer.rows_inserted)
 
     def update_many(self, table: str, rows: Sequence[Row] | pa.Table) -> None:
-        """Update by key, many rows at once: each gives the key columns and the columns to set. All of them are taken or none."""
+        """Update by key, many rows at once: mappings with the key columns and those to set, or all columns in order. All of them are taken or none."""
         self._change_many("update", table, rows)
 
     def upsert_many(self, table: str, rows: Sequence[Row] | pa.Table) -> None:
@@ -181,7 +181,7 @@ class Producer:
         self._change_many("upsert", table, rows)
 
     def delete_many(self, table: str, rows: Sequence[Row] | pa.Table) -> None:
-        """Delete by key, many rows at once: each gives the key columns. All of them are taken or none."""
+        """Delete by key, many rows at once: mappings with the key columns, or the key's values in order. All of them are taken or none."""
         self._change_many("delete", table, rows)
 
     def _change_many(self, kind: Kind, table: str, rows: Any) -> None:

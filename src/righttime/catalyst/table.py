@@ -176,10 +176,11 @@ class Lane:
     def slices(self, first_id: int, last_id: int) -> Iterator[Slice]:
         """Yield the rows with first_id <= id <= last_id that are still here."""
         place = bisect_left(self.pieces, first_id, key=lambda piece: piece.last_id)
-        for piece in self.pieces[place:]:
-            if piece.first_id > last_id:
-                return
-            start, stop = piece.rows_up_to(first_id - 1), piece.rows_up_to(last_id)
+        touched = self.pieces[place : bisect_right(self.pieces, last_id, lo=place, key=lambda piece: piece.first_id)]
+        for number, piece in enumerate(touched):
+            # Only the outermost can be there in part.
+            inside = 0 < number < len(touched) - 1
+            start, stop = (0, piece.rows) if inside else (piece.rows_up_to(first_id - 1), piece.rows_up_to(last_id))
             if stop > start:
                 yield Slice(piece, start, stop)
 
@@ -215,8 +216,10 @@ class Lane:
         offsets: list[int] = []
         before = 0
         for piece in old:
-            first_ids.extend(piece.first_ids)
-            offsets.extend(before + offset for offset in piece.offsets)
+            # A piece whose ids go on where the last one's ended needs no run of its own.
+            joined = 1 if first_ids and first_ids[-1] + before - offsets[-1] == piece.first_ids[0] else 0
+            first_ids.extend(piece.first_ids[joined:])
+            offsets.extend(before + offset for offset in piece.offsets[joined:])
             before += piece.rows
         assert all(low < high for low, high in pairwise(first_ids))
         self.pieces[place : place + len(old)] = [Piece(content, first_ids, offsets)]

@@ -7,7 +7,8 @@ Promise: pure; an operation that is not written down here is refused with `SqlRe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from sqlglot import exp
 from righttime.changes import operators, text_functions
 from righttime.changes.casts import converted
 from righttime.changes.choices import case_of, coalesce_of, nullif_of
+from righttime.changes.long_lists import LongList, without_long_lists
 from righttime.changes.operands import (
     as_type,
     boolean,
@@ -30,11 +32,12 @@ from righttime.changes.operands import (
     together,
 )
 from righttime.changes.schema import TableSchema
+from righttime.changes.sql_errors import shown
 from righttime.changes.sql_literals import fitted, literal, literal_of, read_literal, read_typed
 from righttime.changes.sql_text import expression_tree, name_text, refuse, type_name
 from righttime.changes.terms import Term
 from righttime.changes.type_rules import arithmetic_type, as_decimal, common_type
-from righttime.errors import SqlRefused, UnknownColumn
+from righttime.errors import RightTimeError, SqlRefused, UnknownColumn
 
 _COMPARISONS: dict[type[exp.Expr], str] = {
     exp.EQ: "=",
@@ -50,16 +53,26 @@ _ARITHMETIC: dict[type[exp.Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "
 
 def bind(text: str, table: TableSchema, parameters: Sequence[Any] = ()) -> Term:
     """Return what the text means for rows of the table; each `?` takes the next parameter."""
+    short, lists = without_long_lists(text)
+    if lists:
+        try:
+            return _bound(short, table, parameters, lists)
+        except RightTimeError:
+            pass  # the whole text shows better what is wrong
+    return _bound(text, table, parameters, {})
+
+
+def _bound(text: str, table: TableSchema, parameters: Sequence[Any], lists: Mapping[str, LongList]) -> Term:
     tree = expression_tree(text)
     found = list(tree.find_all(exp.Placeholder))
     named = next((one for one in found if one.this), None)
     if named is not None:
         refuse(f":{named.name} is a named parameter", "Write ? and pass the values in order.")
-    placeholders = len(found)
+    placeholders = len(found) + sum(one.parameters for one in lists.values())
     if placeholders != len(parameters):
         refuse(f"it has {placeholders} ?, and {len(parameters)} values were passed", "Pass one value for each ?.")
     try:
-        return Binder(table, parameters).term(tree)
+        return Binder(table, parameters, lists).term(tree)
     except RecursionError:
         raise SqlRefused(reason="it is nested too deeply", way_out="Write it in several operations.") from None
 
@@ -77,9 +90,10 @@ def column(table: TableSchema, name: str) -> Term:
 class Binder:
     """Turns one tree into terms; holds the table and the parameters that are not used yet."""
 
-    def __init__(self, table: TableSchema, parameters: Sequence[Any]) -> None:
+    def __init__(self, table: TableSchema, parameters: Sequence[Any], lists: Mapping[str, LongList]) -> None:
         self._table = table
         self._parameters: Iterator[Any] = iter(parameters)
+        self._lists = lists
 
     def term(self, node: exp.Expr) -> Term:
         """Return what one node means."""
@@ -123,7 +137,7 @@ class Binder:
         if not isinstance(node.this, exp.Identifier):
             refuse_node(node)
         if node.table and node.table.lower() != self._table.name:
-            refuse(f"{node.sql('spark')} is not a column of {self._table.name}", "Name columns of the changed table only.")
+            refuse(f"{shown(node)} is not a column of {self._table.name}", "Name columns of the changed table only.")
         return column(self._table, node.name)
 
     def _placeholder(self, _node: exp.Placeholder) -> Term:
@@ -166,18 +180,23 @@ class Binder:
         refuse_further(node, "this", "expressions")
         part = self.term(node.this)
         refuse_nested(part, what="IN")
-        choices = [self.term(choice) for choice in node.expressions]
+        choices = self._choices(node.expressions)
         if not choices or any(choice.kind != "literal" for choice in choices):
             refuse("IN has something else than a list of literals", "List literals and ?, or write the comparisons with OR.")
         fits = [choice if choice.value is None else fitted(choice, part.type) for choice in choices]
-        if all(choice is not None for choice in fits):
-            return operators.membership(part, [choice for choice in fits if choice is not None])
-        # A literal that the column's type cannot hold: compare one by one, each with the types that it takes.
-        found = [operators.comparison("=", *together(part, choice, "comparing (IN)")) for choice in choices]
-        result = found[0]
-        for one in found[1:]:
-            result = operators.logic("OR", [result, one])
-        return result
+        inside = [choice for choice in fits if choice is not None]
+        found = [operators.membership(part, inside)] if inside else []
+        # A literal that the column's type cannot hold is compared on its own, with the types that this takes.
+        others = [choice for choice, fit in zip(choices, fits, strict=True) if fit is None]
+        found += [operators.comparison("=", *together(part, choice, "comparing (IN)")) for choice in others]
+        return _any_of(found)
+
+    def _choices(self, nodes: Sequence[exp.Expr]) -> list[Term]:
+        """Return what a list names, which may be written out or stand in one of the long lists."""
+        long = self._lists.get(nodes[0].name) if len(nodes) == 1 else None
+        if long is None:
+            return [self.term(choice) for choice in nodes]
+        return [literal_of(value) for value in chain(long.values, islice(self._parameters, long.parameters))]
 
     def _between(self, node: exp.Between) -> Term:
         refuse_further(node, "this", "low", "high")
@@ -302,3 +321,11 @@ class Binder:
         if type_ is None or len(found) < len(parts):
             refuse(f"{what} of {', '.join(dict.fromkeys(type_name(part.type) for part in parts))} is not known here", "CAST the values to one type.")
         return found
+
+
+def _any_of(terms: Sequence[Term]) -> Term:
+    """Return that one of them is true, as a tree of little depth."""
+    if len(terms) == 1:
+        return terms[0]
+    half = len(terms) // 2
+    return operators.logic("OR", [_any_of(terms[:half]), _any_of(terms[half:])])

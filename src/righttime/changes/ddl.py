@@ -15,6 +15,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
+from righttime.changes.sql_errors import why_unreadable
 from righttime.changes.types import BOUNDED_TEXT, TIMESTAMP, TIMESTAMP_NTZ, BadType, decimal_type, list_type, map_type
 
 _Type = exp.DataType.Type
@@ -60,7 +61,7 @@ def _column_definitions(text: str) -> list[exp.ColumnDef]:
         # The line break keeps a comment at the end of the list from swallowing the bracket.
         statements = sqlglot.parse(f"CREATE TABLE t ({text}\n)", read="spark")
     except (SqlglotError, RecursionError) as error:
-        raise BadType(f"this is not a column list ({_first_line(error)})") from None
+        raise BadType(f"this is not a column list ({why_unreadable(error, text)})") from None
     create = statements[0] if len(statements) == 1 else None
     if not isinstance(create, exp.Create) or not isinstance(create.this, exp.Schema) or create.args.get("properties") or create.expression:
         raise BadType("this is not a column list")
@@ -76,10 +77,6 @@ def _refuse_time_zone_clause(text: str) -> None:
     words = [token.text.upper() for token in sqlglot.tokenize(text, read="spark")]
     if any(pair == ("WITHOUT", "TIME") for pair in pairwise(words)):
         raise BadType("write TIMESTAMP_NTZ for a timestamp without time zone")
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0].rstrip(".") or type(error).__name__
 
 
 def _field(column: exp.ColumnDef) -> pa.Field:

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class CrashPoint(StrEnum):
-    """Steps of commit, log, materialize, ledger and gc, in the order they happen."""
+    """Steps of commit, log, materialize, ledger, gc and streams, in the order they happen."""
 
     COMMIT_STAGED = "commit.staged"  # rows encoded, nothing written
     COMMIT_PUBLISHED = "commit.published"  # visible in memory
@@ -26,6 +26,16 @@ class CrashPoint(StrEnum):
     LOG_REMOVED = "log.removed"  # superseded log files gone
     GC_PLANNED = "gc.planned"  # victims chosen, none removed
     GC_REMOVED_ONE = "gc.removed_one"  # some removed
+    FEED_WRITTEN = "feed.written"  # an append to streams in the page cache only
+    FEED_SYNCED = "feed.synced"  # durable, not acknowledged
+    SEGMENT_WRITTEN = "segment.written"  # a stream's tail in a Parquet file without its name
+    SEGMENT_NAMED = "segment.named"  # the segment counts, the feed log has its rows too
+    FEED_BEGUN = "feed.begun"  # next file of the feed log there, old ones not removed
+    FEED_REMOVED = "feed.removed"  # a superseded file of the feed log gone
+    JOB_PREPARED = "job.prepared"  # a flow's job has its inputs, nothing is computed
+    JOB_COMPUTED = "job.computed"  # results are in memory, operators' state is not written
+    JOB_STAGED = "job.staged"  # computed, operators' state written, nothing visible
+    JOB_PUBLISHED = "job.published"  # visible in memory, not durable
 
 
 _name, _, _count = os.environ.get("RIGHTTIME_CRASH_AT", "").partition(":")

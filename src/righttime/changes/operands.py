@@ -15,6 +15,7 @@ from sqlglot import exp
 
 from righttime.changes.casts import converted
 from righttime.changes.ddl import parse_columns
+from righttime.changes.sql_errors import shown
 from righttime.changes.sql_literals import fitted, literal
 from righttime.changes.sql_text import refuse, type_name
 from righttime.changes.terms import Term
@@ -94,21 +95,20 @@ def refuse_nested(*parts: Term, what: str) -> None:
 
 def cast_type(given: exp.Expr) -> pa.DataType:
     """Return the type that CAST names."""
-    shown = given.sql("spark")
+    name = given.sql("spark")
     try:
-        field = parse_columns(f"c {shown}").field(0)
+        field = parse_columns(f"c {name}").field(0)
     except BadType:
-        refuse(f"the type {shown} is not known here", "CAST to a type that a column can have.")
+        refuse(f"the type {name} is not known here", "CAST to a type that a column can have.")
     if kind.is_nested(field.type):
-        refuse(f"CAST to {shown} is not known here", "CAST to STRING or to another simple type.")
+        refuse(f"CAST to {name} is not known here", "CAST to STRING or to another simple type.")
     return field.type
 
 
 def refuse_further(node: exp.Expr, *known: str) -> None:
     """Refuse whatever else a node says: what is not known here has no effect here."""
-    further = [name for name, value in node.args.items() if value and name not in known]
-    if further:
-        refuse(f"{node.sql('spark')[:80]} is not known here ({', '.join(further)})", _WAY_OUT)
+    if any(value and name not in known for name, value in node.args.items()):
+        refuse(f"{shown(node)} is not known here", _WAY_OUT)
 
 
 def refuse_node(node: exp.Expr) -> NoReturn:
@@ -116,5 +116,7 @@ def refuse_node(node: exp.Expr) -> NoReturn:
     if isinstance(node, exp.Query | exp.Subquery | exp.Exists):
         refuse("it has a subquery", "Query for the keys first, and change rows by key.")
     if isinstance(node, exp.AggFunc | exp.Window):
-        refuse(f"{node.sql('spark')[:80]} takes several rows, and a row is changed by its own values", "Query for the value first, and pass it as a parameter.")
-    refuse(f"{node.sql('spark')[:80]} is not known here", _WAY_OUT)
+        refuse(f"{shown(node)} takes several rows, and a row is changed by its own values", "Query for the value first, and pass it as a parameter.")
+    if isinstance(node, exp.Parameter):
+        refuse(f"{shown(node)} is no placeholder here", "Write ? and pass the values in order.")
+    refuse(f"{shown(node)} is not known here", _WAY_OUT)

@@ -167,8 +167,8 @@ def _typed_value(text: str, type_: pa.DataType, *, is_string: bool) -> Any:
 
 
 def _in_range(value: Any, type_: pa.DataType) -> bool:
-    limits = np.iinfo(type_.to_pandas_dtype())
-    return bool(limits.min <= value <= limits.max)
+    limit = 1 << (type_.bit_width - 1)
+    return bool(-limit <= value < limit)
 
 
 def fitted(part: Term, wanted: pa.DataType) -> Term | None:

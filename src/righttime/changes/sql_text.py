@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.types as kind
 import sqlglot
 from sqlglot import Token, TokenType, exp
-from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.errors import SqlglotError
 
 from righttime.changes.ddl import format_columns
+from righttime.changes.sql_errors import why_unreadable
 from righttime.errors import SqlRefused
 
 EXPRESSION_CHARS_MAX = 1_000_000
@@ -46,7 +47,7 @@ def expression_tree(text: str) -> exp.Expr:
     except RecursionError:
         refuse("it is nested too deeply", "Write it in several operations.")
     except SqlglotError as error:
-        refuse(f"it cannot be read ({_first_line(error)})", "Correct the expression.", syntax=True)
+        refuse(f"it cannot be read ({why_unreadable(error, text)})", "Correct the expression.", syntax=True)
     if not isinstance(root, exp.Select) or {name for name, value in root.args.items() if value} - {"expressions"} or len(root.expressions) != 1:
         refuse("it is not one expression", "Write one condition or one value.", syntax=True)
     node = root.expressions[0]
@@ -79,13 +80,6 @@ def _readable(text: str, tokens: list[Token]) -> str:
             pieces += [text[done : token.start - 1], "\\", text[token.start]]
             done = token.start + 1
     return "".join([*pieces, text[done:]])
-
-
-def _first_line(error: SqlglotError) -> str:
-    if isinstance(error, ParseError) and error.errors:
-        first = error.errors[0]
-        return f"{first['description']} near {first['highlight']!r}"
-    return str(error).splitlines()[0]
 
 
 def name_text(name: str) -> str:

@@ -44,7 +44,7 @@ class Term:
         """Return the columns that are read, in declared spelling."""
         if self.kind == "column":
             return {self.value}
-        return set().union(*(part.columns() for part in self.parts))
+        return set().union(*(part.columns() for part in self.parts if part.kind != "literal"))
 
     def array(self, rows: pa.RecordBatch) -> pa.Array:
         """Return one value for each row."""

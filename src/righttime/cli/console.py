@@ -8,6 +8,7 @@ Promise: nothing that users typed or stored is taken for markup.
 import os
 import sys
 from datetime import UTC, datetime
+from functools import reduce
 
 from rich.console import Console
 from rich.markup import escape
@@ -18,6 +19,16 @@ from righttime.errors import RightTimeError
 from righttime.ledger.receipts import Receipt
 
 PIPE_WIDTH = 140
+
+# Messages give the advice that Python code needs; here the way out is an option, a variable or a command.
+_ADVICE = (
+    ('on_late="answer"', "--on-late answer"),
+    ("(wait=)", "(--wait)"),
+    ("(token= or RIGHTTIME_TOKEN)", "(RIGHTTIME_TOKEN)"),
+    ("open it here with read_only=True", "use a command that only reads: sql, status or receipt"),
+    ("Materialize (commit(materialize=True) or Warehouse.materialize)", "Materialize (`righttime materialize`)"),
+    ("Warehouse.losses() names what is lost", "`righttime status` names what is lost"),
+)
 
 
 def out() -> Console:
@@ -38,9 +49,13 @@ def _width(terminal: bool) -> int | None:
 def error_line(error: BaseException, *, debug: bool = False) -> Text:
     """Return an error as one line: its code, what happened, the way out."""
     if isinstance(error, RightTimeError):
-        return Text.assemble((f"error [{error.code}] ", "bold red"), " ".join(str(error).split()))
+        return Text.assemble((f"error [{error.code}] ", "bold red"), _with_options(" ".join(str(error).split())))
     more = "" if debug else " This is a bug in righttime; `righttime --debug …` shows where."
     return Text.assemble(("error [bug] ", "bold red"), " ".join(f"{type(error).__name__}: {error}.".split()), more)
+
+
+def _with_options(message: str) -> str:
+    return reduce(lambda text, advice: text.replace(*advice), _ADVICE, message)
 
 
 def plain_table(*columns: str, title: str | None = None, right: tuple[str, ...] = (), gap: int = 2) -> Table:

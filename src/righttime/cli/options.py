@@ -1,10 +1,13 @@
-"""What the commands have in common: the folder, and how it is opened.
+"""What the commands have in common: the warehouse or the project, and how it is opened.
 
-In: `--warehouse`.
-Out: open warehouses.
-Promise: no command here creates a warehouse; those that only read leave it to its writer.
+In: `--warehouse`, `--project`.
+Out: open warehouses, loaded projects.
+Promise: nothing here creates a warehouse; commands that only read leave it to its writer.
 """
 
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,7 +15,9 @@ import typer
 from righttime.changes.clock import SystemClock
 from righttime.cli.console import err
 from righttime.client import Warehouse, open
+from righttime.errors.flows import NoProject
 from righttime.flight.warehouse import is_service
+from righttime.project import Project, load_project, warehouse_of
 
 WarehousePath = Annotated[
     str,
@@ -22,22 +27,46 @@ WarehousePath = Annotated[
         metavar="PATH",
         envvar="RIGHTTIME_WAREHOUSE",
         show_default="the current folder",
-        help="The warehouse: a folder, postgresql://… or righttime://…",
+        help="The warehouse: a folder, that of a project, postgresql://… or righttime://… (its token in RIGHTTIME_TOKEN).",
     ),
+]
+ProjectPath = Annotated[
+    Path,
+    typer.Option("--project", "-p", metavar="PATH", show_default="the current folder", help="The project: a folder with righttime.toml. Work is done there."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+@contextmanager
+def project_at(folder: Path) -> Iterator[Project]:
+    """Load a project, in whose folder the block then works, so that settings and relative paths are those of the project."""
+    if not folder.is_dir():
+        raise NoProject(path=folder, reason="there is no such folder")
+    with chdir(folder):
+        yield load_project(Path.cwd())
+
+
+def _warehouse(path: str) -> str:
+    """Return the warehouse that is meant: the folder of a project stands for the project's."""
+    return path if "://" in path else (warehouse_of(Path(path).expanduser()) or path)
+
+
 def reader(path: str) -> Warehouse:
     """Open a warehouse to read it, also while another process writes to it."""
+    path = _warehouse(path)
     # A service answers readers and writers alike; what a handle may do there is a matter of its token.
     return open(path) if is_service(path) else open(path, create=False, read_only=True)
+
+
+def caller(path: str) -> Warehouse:
+    """Open a warehouse to ask what only the one who has it open knows: a service, or this process."""
+    return open(path) if is_service(path) else writer(path)
 
 
 def writer(path: str) -> Warehouse:
     """Open an existing warehouse to change it; say what a crash before this has cost, since opening is what finds it."""
     begun_us = SystemClock().now_us()
-    warehouse = open(path, create=False)
+    warehouse = open(_warehouse(path), create=False)
     for loss in warehouse.losses():
         if loss.found_us >= begun_us:
             commits = f"commit {loss.first}" if loss.first == loss.last else f"commits {loss.first} to {loss.last}"

@@ -6,20 +6,17 @@ Promise: what was inserted becomes visible by commit() and not before; every err
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from os import PathLike
 from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self
-
-import pyarrow as pa
+from typing import Any, ClassVar, Self
 
 from righttime.changes.durations import Duration, duration_us
-from righttime.changes.schema import TableSchema
-from righttime.errors import SqlRefused
-from righttime.ledger.receipts import Receipt
 from righttime.query.change_plan import change_statement
 from righttime.query.change_runs import ChangePlan, change_plan
+from righttime.query.dbapi_cursor import Cursor
+from righttime.query.dbapi_seams import Answer, Producer, Queries, Warehouse
 from righttime.query.dbapi_types import (
     BINARY,
     BOOLEAN,
@@ -48,9 +45,8 @@ from righttime.query.dbapi_types import (
     TypeCode,
     Warning,
     mapped_errors,
-    type_code,
 )
-from righttime.query.insert_plan import InsertPlan, checked_parameters, insert_plan, wrong_count
+from righttime.query.insert_plan import InsertPlan, insert_plan, wrong_count
 from righttime.query.postgres_statement import postgres_statement
 from righttime.query.statement import insert_statement, read_statement, split_currency
 
@@ -94,51 +90,6 @@ threadsafety = 1  # threads share the module; each has its own connection, since
 paramstyle = "qmark"
 
 PLANS_MAX = 256
-
-Description = tuple[tuple[str, TypeCode, None, None, int | None, int | None, bool], ...]
-
-
-class Answer(Protocol):
-    """What a query returns."""
-
-    @property
-    def receipt(self) -> Receipt: ...
-    def arrow(self) -> pa.Table: ...
-    def rows(self) -> list[tuple[Any, ...]]: ...
-
-
-class Producer(Protocol):
-    """Where inserted rows and changes go."""
-
-    @property
-    def in_transaction(self) -> bool: ...
-    def sql(self, query: str, /, *, freshness: timedelta | None = ..., wait: Duration | None = ..., parameters: Sequence[Any] = ...) -> Answer: ...
-    def insert(self, table: str, row: Sequence[Any], /) -> object: ...
-    def insert_many(self, table: str, rows: Sequence[Sequence[Any]], /) -> object: ...
-    def update(self, table: str, /, set: Mapping[str, Any], where: Mapping[str, Any] | str | None = ...) -> object: ...
-    def delete(self, table: str, /, where: Mapping[str, Any] | str | None = ...) -> object: ...
-    def update_many(self, table: str, rows: Sequence[Mapping[str, Any]], /) -> object: ...
-    def delete_many(self, table: str, rows: Sequence[Mapping[str, Any]], /) -> object: ...
-    def upsert_many(self, table: str, rows: Sequence[Mapping[str, Any]], /) -> object: ...
-    def commit(self, *, materialize: bool = ..., durability: Any = ...) -> object: ...
-    def rollback(self) -> object: ...
-    def close(self) -> object: ...
-
-
-class Queries(Protocol):
-    """A session in which a database answers queries in its own SQL."""
-
-    def sql(self, query: str, /, *, freshness: timedelta | None = ..., wait: Duration | None = ..., parameters: Sequence[Any] = ...) -> Answer: ...
-    def close(self) -> object: ...
-
-
-class Warehouse(Protocol):
-    """What a connection needs of a warehouse."""
-
-    def producer(self, *, name: str | None = ..., policy: Any = ...) -> Producer: ...
-    def sql(self, text: str, /, *, freshness: timedelta | None = ..., wait: Duration | None = ..., parameters: Sequence[Any] = ...) -> Answer: ...
-    def schema(self, table: str, /) -> TableSchema: ...
-    def close(self) -> object: ...
 
 
 def connect(
@@ -315,121 +266,6 @@ class Connection:
         return None if statement is None else insert_plan(statement, warehouse.schema(statement.table))
 
 
-class Cursor:
-    """Runs statements and hands out rows; see PEP 249."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.arraysize = 1
-        self.rowcount = -1
-        self.lastrowid: None = None
-        self.receipt: Receipt | None = None  # of the last query
-        self._rows: list[tuple[Any, ...]] | None = None
-        self._columns: pa.Schema | None = None
-        self._place = 0
-        self._closed = False
-
-    @property
-    def description(self) -> Description | None:
-        """The columns of the last query's answer, None after anything else."""
-        if self._columns is None:
-            return None
-        return tuple((column.name, type_code(column.type), None, None, *_precision(column.type), column.nullable) for column in self._columns)
-
-    def execute(self, operation: str, parameters: Sequence[Any] = ()) -> Self:
-        """Run one query, INSERT, UPDATE or DELETE with its parameters. How many rows a change reaches is known after its commit: `rowcount` is -1."""
-        self._begin()
-        values = checked_parameters(parameters)
-        with mapped_errors():
-            plan = self.connection._plan(operation)
-            if isinstance(plan, ChangePlan):
-                plan.run(self.connection._open_producer(), [values])
-                return self
-            if plan is not None:
-                return self._inserted(plan, plan.rows(values))
-            self.receipt = None
-            answer = self.connection._query(operation, values)
-            self._columns, self._rows, self.receipt = answer.arrow().schema, answer.rows(), answer.receipt
-        self.rowcount = len(self._rows)
-        return self
-
-    def executemany(self, operation: str, seq_of_parameters: Iterable[Sequence[Any]]) -> Self:
-        """Run one INSERT, UPDATE or DELETE with many rows of parameters: all are taken or none."""
-        self._begin()
-        with mapped_errors():
-            plan = self.connection._plan(operation)
-            if isinstance(plan, ChangePlan):
-                plan.run(self.connection._open_producer(), [checked_parameters(row) for row in seq_of_parameters])
-                return self
-            if plan is None:
-                raise SqlRefused(reason="executemany() takes an INSERT, UPDATE or DELETE", way_out="Run queries with execute().", syntax=True)
-            return self._inserted(plan, plan.rows_of_many(list(seq_of_parameters)))
-
-    def fetchone(self) -> tuple[Any, ...] | None:
-        """Return the next row, None after the last."""
-        return next(iter(self.fetchmany(1)), None)
-
-    def fetchmany(self, size: int | None = None) -> list[tuple[Any, ...]]:
-        """Return the next `size` rows, `arraysize` if not given; fewer at the end."""
-        rows, begin = self._result(), self._place
-        self._place = min(len(rows), begin + (self.arraysize if size is None else size))
-        return rows[begin : self._place]
-
-    def fetchall(self) -> list[tuple[Any, ...]]:
-        """Return all rows that are left."""
-        return self.fetchmany(len(self._result()))
-
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        return self
-
-    def __next__(self) -> tuple[Any, ...]:
-        row = self.fetchone()
-        if row is None:
-            raise StopIteration
-        return row
-
-    def close(self) -> None:
-        """Forget the rows; the cursor cannot be used any more."""
-        self._closed, self._rows, self._columns = True, None, None
-
-    def callproc(self, procname: str, parameters: Sequence[Any] = ()) -> None:
-        """Refuse: there are no stored procedures."""
-        raise NotSupportedError(f"There are no stored procedures, so none called {procname!r}. Use execute().", code="sql.refused")
-
-    def nextset(self) -> None:
-        """Return None: a statement has one answer."""
-
-    def setinputsizes(self, sizes: Sequence[Any]) -> None:
-        """Do nothing, as PEP 249 allows."""
-
-    def setoutputsize(self, size: int, column: int | None = None) -> None:
-        """Do nothing, as PEP 249 allows."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-    def _begin(self) -> None:
-        if self._closed:
-            raise InterfaceError("The cursor is closed. Take another from the connection.", code="cursor.closed")
-        self.connection._warehouse()
-        self.rowcount, self._rows, self._columns, self._place = -1, None, None, 0
-
-    def _inserted(self, plan: InsertPlan, rows: list[Sequence[Any]]) -> Self:
-        self.connection._insert(plan, rows)
-        self.rowcount = len(rows)
-        return self
-
-    def _result(self) -> list[tuple[Any, ...]]:
-        if self._closed:
-            raise InterfaceError("The cursor is closed. Take another from the connection.", code="cursor.closed")
-        if self._rows is None:
-            raise ProgrammingError("There is no answer to fetch from. Run a query with execute() first.", code="cursor.no_answer")
-        return self._rows
-
-
 def _read_by_spark(text: str) -> tuple[Sequence[str], int]:
     statement = read_statement(text)
     return statement.tables, statement.placeholders
@@ -438,7 +274,3 @@ def _read_by_spark(text: str) -> tuple[Sequence[str], int]:
 def _read_by_postgres(text: str) -> tuple[Sequence[str], int]:
     statement = postgres_statement(text)
     return statement.names, statement.placeholders
-
-
-def _precision(kind: pa.DataType) -> tuple[int | None, int | None]:
-    return (kind.precision, kind.scale) if pa.types.is_decimal(kind) else (None, None)

@@ -8,6 +8,7 @@ mean the warehouse's tables with their hot rows; whatever would reach those tabl
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +22,7 @@ from psycopg import sql
 from righttime.catalyst.producer import OwnRows
 from righttime.changes.durations import Duration
 from righttime.changes.schema import TableSchema
-from righttime.errors import DatabaseUnreachable, SqlFailedInDatabase, SqlRefused, WarehouseClosed
+from righttime.errors import DatabaseUnreachable, SqlFailedInDatabase, SqlRefused, UnknownTable, WarehouseClosed
 from righttime.ledger.postgres_connect import Address, Connection, connect, is_lost, run, set_up
 from righttime.query.answer import Answer
 from righttime.query.consumer import Consumer
@@ -148,7 +149,15 @@ class PostgresQueries:
             if is_lost(error) or self._connection is None or self._connection.broken:
                 self._forget()
                 raise DatabaseUnreachable(path=self._address.name, reason=reason) from error
+            unknown = self._unknown(statement, reason) if isinstance(error, psycopg.errors.UndefinedTable) else None
+            if unknown is not None:
+                raise UnknownTable(table=unknown, known=", ".join(sorted([*self._schemas, *self._views])) or "none") from error
             raise SqlFailedInDatabase(tables=", ".join(sorted(tables)) or "no table", reason=reason) from error
+
+    def _unknown(self, statement: PostgresStatement, reason: str) -> str | None:
+        """Return the name of which the server says that there is no such table; it says so in its own language."""
+        names = [".".join(pair) for pair in statement.qualified] + [name for name in statement.names if name not in self._schemas]
+        return next((name for name in names if re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", reason)), None)
 
     def close(self) -> None:
         """End the session, and with it its temporary tables."""

@@ -14,6 +14,7 @@ import sqlglot
 from sqlglot import Token, TokenType, exp
 from sqlglot.errors import SqlglotError
 
+from righttime.changes.sql_errors import why_unreadable
 from righttime.errors import SqlRefused
 from righttime.query.statement import STATEMENT_CHARS_MAX
 
@@ -28,6 +29,7 @@ _EFFECTS = (
     *("set_config", "setval", "nextval", "pg_notify", "pg_advisory", "pg_try_advisory", "pg_terminate", "pg_cancel", "pg_reload", "pg_rotate"),
     *("pg_switch", "pg_create", "pg_drop", "pg_logical", "pg_replication", "pg_promote", "pg_export_snapshot", "pg_import", "pg_stat_reset", "lo_"),
 )
+_OPENINGS = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.VALUES, TokenType.TABLE, TokenType.L_PAREN})
 _QUERIES_ONLY = "Ask with one SELECT, WITH, VALUES or TABLE statement."
 
 
@@ -57,6 +59,8 @@ def postgres_statement(sql: str) -> PostgresStatement:
         _refuse("it is empty", _QUERIES_ONLY)
     if any(token.token_type is TokenType.SEMICOLON for token in tokens):
         _refuse("it holds several statements", "Send them one by one.")
+    if tokens[0].token_type not in _OPENINGS:
+        _refuse(f"{tokens[0].text.upper()[:80]} is not a query", _QUERIES_ONLY)
     text = sql[: tokens[-1].end + 1]
     root = _parsed(text, tokens)
     for node in root.walk():
@@ -91,7 +95,7 @@ def _tokens(sql: str) -> list[Token]:
     try:
         tokens = list(sqlglot.tokenize(sql, read=_DIALECT))
     except SqlglotError as error:
-        raise SqlRefused(reason=f"it cannot be read ({str(error).splitlines()[0]})", way_out="Correct the statement.", syntax=True) from error
+        raise SqlRefused(reason=f"it cannot be read ({why_unreadable(error, sql)})", way_out="Correct the statement.", syntax=True) from error
     while tokens and tokens[-1].token_type is TokenType.SEMICOLON:
         tokens.pop()
     return tokens
@@ -105,9 +109,9 @@ def _parsed(text: str, tokens: Sequence[Token]) -> exp.Expr:
     except RecursionError as error:
         raise SqlRefused(reason="it is nested too deeply", way_out="Name parts of it with WITH.") from error
     except SqlglotError as error:
-        raise SqlRefused(reason=f"it cannot be read ({str(error).splitlines()[0]})", way_out="Correct the statement.", syntax=True) from error
+        raise SqlRefused(reason=f"it cannot be read ({why_unreadable(error, text, place=True)})", way_out="Correct the statement.", syntax=True) from error
     if not isinstance(root, exp.Query | exp.Values):
-        _refuse(f"{root.key.upper()} is not a query", _QUERIES_ONLY)
+        _refuse(f"{tokens[0].text.upper()} is not a query", _QUERIES_ONLY)
     return root
 
 
@@ -116,6 +120,8 @@ def _refuse_effects(node: exp.Expr) -> None:
         _refuse(f"{node.key.upper()} changes something", _QUERIES_ONLY)
     if isinstance(node, exp.Into):
         _refuse("SELECT … INTO writes a table", "Take the answer and insert it.")
+    if isinstance(node, exp.Placeholder) and not node.args.get("jdbc"):
+        _refuse(f"{node.sql(_DIALECT)} is no placeholder here", "Write ? and pass the values in order.")
     if isinstance(node, exp.Lock):
         _refuse("it locks rows", "Take FOR UPDATE or FOR SHARE out: an answer is one moment that nobody changes.")
 

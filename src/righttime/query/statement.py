@@ -13,9 +13,10 @@ from typing import NoReturn
 
 import sqlglot
 from sqlglot import Token, TokenType, exp
-from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.errors import SqlglotError
 
 from righttime.changes.durations import duration_us
+from righttime.changes.sql_errors import why_unreadable
 from righttime.errors import SqlRefused
 from righttime.query.literals import Value, literal_value
 
@@ -187,7 +188,7 @@ def _tokens(sql: str) -> list[Token]:
     try:
         tokens = list(sqlglot.tokenize(sql, read=_DIALECT))
     except SqlglotError as error:
-        raise SqlRefused(reason=f"it cannot be read ({_first_line(error)})", way_out="Correct the statement.", syntax=True) from error
+        raise SqlRefused(reason=f"it cannot be read ({why_unreadable(error, sql)})", way_out="Correct the statement.", syntax=True) from error
     _check_comments(tokens)
     while tokens and tokens[-1].token_type is TokenType.SEMICOLON:
         tokens.pop()
@@ -281,15 +282,8 @@ def _parse(text: str) -> exp.Expr:
     except RecursionError as error:
         raise SqlRefused(reason="it is nested too deeply", way_out="Name parts of it with WITH.") from error
     except SqlglotError as error:
-        raise SqlRefused(reason=f"it cannot be read ({_first_line(error)})", way_out="Correct the statement.", syntax=True) from error
+        raise SqlRefused(reason=f"it cannot be read ({why_unreadable(error, text, place=True)})", way_out="Correct the statement.", syntax=True) from error
     return root
-
-
-def _first_line(error: SqlglotError) -> str:
-    if isinstance(error, ParseError) and error.errors:
-        first = error.errors[0]
-        return f"{first['description']} Line {first['line']}, column {first['col']}, near {first['highlight']!r}"
-    return str(error).splitlines()[0]
 
 
 def _free_tables(root: exp.Expr) -> tuple[set[str], bool]:

@@ -17,7 +17,7 @@ from righttime.changes.schema import TableSchema
 from righttime.errors import WarehouseDamaged
 from righttime.query.postgres_source import postgres_frame
 from righttime.warehouse.postgres_hold import Held
-from righttime.warehouse.store import Store
+from righttime.warehouse.store import FileStore
 
 _CHECKED_PARQUET = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True))
 
@@ -53,7 +53,7 @@ HoldTables = Callable[[Sequence[TableSchema], Mapping[str, int]], StoredTables |
 class FileTables:
     """Versions of Delta tables: a version's files stay while it is pinned, so there is nothing to hold."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: FileStore) -> None:
         self._store = store
 
     def files(self, table: TableSchema, version: int, *, rows: int) -> Sequence[str]:

@@ -264,10 +264,6 @@ class PostgresStore:
         pending = self._writer.pending(table.name) if self._writer is not None else None
         return pending is not None and version in (None, pending)
 
-    def files(self, table: TableSchema, version: int) -> tuple[str, ...]:
-        """Raise: a version in PostgreSQL has no files. Use `hold`."""
-        raise NotImplementedError("a version in PostgreSQL has no files; use hold()")
-
     def check_schema(self, table: TableSchema, version: int) -> None:
         """Raise `SchemaChanged` if the table is not in the database as it was declared."""
         with self._reading(table, version):

@@ -135,10 +135,6 @@ class Store(Protocol):
         """Return the newest version there is, whoever made it."""
         ...
 
-    def files(self, table: TableSchema, version: int) -> tuple[str, ...]:
-        """Return the absolute paths of exactly the files that make up a version."""
-        ...
-
     def path_of(self, table: TableSchema, file: DataFile) -> str:
         """Return the absolute path of a file that is written but not committed."""
         ...
@@ -161,4 +157,12 @@ class Store(Protocol):
 
     def checkpoint(self, table: TableSchema, version: int) -> None:
         """Write a summary of the log up to `version`, so that readers need not replay it."""
+        ...
+
+
+class FileStore(Store, Protocol):
+    """A store whose versions are files, which everybody who can see them may read."""
+
+    def files(self, table: TableSchema, version: int) -> tuple[str, ...]:
+        """Return the absolute paths of exactly the files that make up a version."""
         ...

@@ -1,0 +1,314 @@
+"""Every error that righttime raises on purpose, as one tree.
+
+    RightTimeError
+    ├── InputError               what was passed in cannot be accepted; nothing changed
+    │   ├── UnknownTable         table.unknown
+    │   ├── UnknownColumn        column.unknown
+    │   ├── TableExists          table.exists
+    │   ├── TableAmbiguous       table.ambiguous
+    │   ├── BadTable             table.bad
+    │   ├── WrongType            value.type
+    │   ├── NullNotAllowed       value.null
+    │   ├── BatchTooLarge        batch.too_large
+    │   ├── BadFreshness         freshness.bad
+    │   ├── BadPolicy            policy.bad
+    │   ├── BadSetting           setting.bad
+    │   ├── BadSource            source.bad
+    │   ├── OperationFailed      operation.failed
+    │   ├── SqlRefused           sql.refused
+    │   ├── SqlFailed            sql.failed
+    │   │   └── SqlFailedInDatabase  sql.failed_in_database
+    │   ├── KeyRequired          operation.key_required
+    │   ├── OperationRefused     operation.refused
+    │   ├── FlowError            a flow cannot be used as it is declared or run
+    │   │   ├── BadDeclaration   flow.declaration
+    │   │   │   ├── UnknownInFlow  flow.unknown
+    │   │   │   ├── NameTwice    flow.name_twice
+    │   │   │   ├── TypeClash    flow.type
+    │   │   │   ├── BadExpression  flow.expression
+    │   │   │   ├── FlowCycle    flow.cycle
+    │   │   │   └── NotUnique    flow.not_unique
+    │   │   ├── FlowFrozen       flow.frozen
+    │   │   ├── ExpectationFailed  flow.expectation
+    │   │   ├── LookupFailed     flow.lookup
+    │   │   ├── StepFailed       flow.step
+    │   │   ├── TooManyDeadLetters  flow.dead_letters
+    │   │   ├── TableMaintained  table.maintained
+    │   │   ├── FlowFailed       flow.failed
+    │   │   ├── FlowChanged      flow.changed
+    │   │   ├── StatesAhead      flow.states_ahead
+    │   │   ├── NotHere          flow.not_here
+    │   │   ├── KeyTwice         flow.key_twice
+    │   │   ├── NoProject        project.none
+    │   │   ├── ProjectTaken     project.taken
+    │   │   └── BadProject       project.bad
+    │   └── StreamError          a stream cannot be used, or a change was refused
+    │       ├── BadStream        stream.bad
+    │       ├── UnknownStream    stream.unknown
+    │       ├── StreamExists     stream.exists
+    │       ├── StreamTime       stream.time
+    │       ├── DeadLettersFull  stream.dead_letters_full
+    │       └── ChangeRefused    change.refused
+    │           ├── KeyMissing   change.key_missing
+    │           ├── RowExists    change.row_exists
+    │           ├── RowAbsent    change.row_absent
+    │           ├── ImageDiffers change.image_differs
+    │           ├── CommitLate   change.late
+    │           └── ColumnsChanged  change.columns
+    ├── ContractError            the answer that was asked for cannot be given
+    │   ├── FreshnessUnavailable freshness.unavailable   (retryable)
+    │   │   └── FreshnessUnknown freshness.unknown       (retryable)
+    │   ├── AsOfUnavailable      as_of.unavailable
+    │   ├── LeaseExpired         lease.expired           (retryable)
+    │   ├── TooManySnapshots     snapshot.too_many       (retryable)
+    │   └── AnswerTooLarge       answer.too_large
+    ├── CommitError              a commit did not happen, or nobody can say whether it did
+    │   ├── CatalystFull         catalyst.full           (retryable)
+    │   ├── LogFull              log.full                (retryable)
+    │   ├── CommitFailed         commit.failed           (retryable)
+    │   │   └── StoringFailed    storing.failed          (retryable)
+    │   ├── NotStored            commit.not_stored       (retryable)
+    │   ├── NotLazy              commit.not_lazy         (retryable)
+    │   ├── KeyTaken             key.taken
+    │   ├── CommitUnknown        commit.unknown          (retryable)
+    │   └── ProducerClosed       producer.closed
+    ├── WarehouseError           the folder or one of its tables cannot be used
+    │   ├── NotAWarehouse        warehouse.not_one
+    │   ├── WarehouseNewer       warehouse.newer
+    │   ├── WarehouseLocked      warehouse.locked        (retryable)
+    │   ├── WarehouseClosed      warehouse.closed
+    │   ├── WarehouseReadOnly    warehouse.read_only
+    │   ├── WarehouseDamaged     warehouse.damaged
+    │   ├── ForeignCommit        warehouse.foreign_commit
+    │   ├── DatabaseUnreachable  database.unreachable    (retryable)
+    │   ├── WriterLost           warehouse.writer_lost
+    │   ├── RightsMissing        database.rights
+    │   ├── SchemaChanged        table.changed
+    │   ├── ColumnNotKept        table.column_not_kept
+    │   ├── RowsMoved            table.rows_moved        (retryable)
+    │   ├── VersionGone          table.version_gone      (retryable)
+    │   ├── FileNotWritten       file.not_written        (retryable)
+    │   └── JavaMissing          java.missing
+    ├── ServiceError             the service that has the warehouse cannot be used
+    │   ├── ServiceUnreachable   service.unreachable     (retryable)
+    │   ├── ServiceBusy          service.busy            (retryable)
+    │   ├── ServiceStopping      service.stopping        (retryable)
+    │   ├── ServiceFailed        service.failed
+    │   ├── SessionLost          session.lost
+    │   ├── AccessDenied         access.denied
+    │   ├── ClocksApart          service.clocks_apart
+    │   ├── BadMessage           message.bad
+    │   └── MessageTooLarge      message.too_large
+    └── ReceiptError
+        ├── ReceiptForged        receipt.forged
+        ├── ReceiptUnbound       receipt.unbound
+        └── ReceiptUnknown       receipt.unknown
+
+A class's docstring is its message: a format string over the error's context. Its last sentence is the way out.
+"""
+
+from righttime.errors.commits import CatalystFull, CommitFailed, CommitUnknown, KeyTaken, LogFull, NotLazy, NotStored, ProducerClosed, StoringFailed
+from righttime.errors.flows import (
+    BadDeclaration,
+    BadExpression,
+    BadProject,
+    BadStream,
+    ChangeRefused,
+    ColumnsChanged,
+    CommitLate,
+    DeadLettersFull,
+    ExpectationFailed,
+    FlowChanged,
+    FlowCycle,
+    FlowError,
+    FlowFailed,
+    FlowFrozen,
+    ImageDiffers,
+    KeyMissing,
+    KeyTwice,
+    LookupFailed,
+    NameTwice,
+    NoProject,
+    NotHere,
+    NotUnique,
+    ProjectTaken,
+    RowAbsent,
+    RowExists,
+    StatesAhead,
+    StepFailed,
+    StreamError,
+    StreamExists,
+    StreamTime,
+    TableMaintained,
+    TooManyDeadLetters,
+    TypeClash,
+    UnknownInFlow,
+    UnknownStream,
+)
+from righttime.errors.groups import CommitError, ContractError, InputError, ReceiptError, RightTimeError, ServiceError, WarehouseError
+from righttime.errors.inputs import (
+    BadFreshness,
+    BadPolicy,
+    BadSetting,
+    BadSource,
+    BadTable,
+    BatchTooLarge,
+    KeyRequired,
+    NullNotAllowed,
+    OperationFailed,
+    OperationRefused,
+    TableAmbiguous,
+    TableExists,
+    UnknownColumn,
+    UnknownTable,
+    WrongType,
+)
+from righttime.errors.queries import (
+    AnswerTooLarge,
+    AsOfUnavailable,
+    FreshnessUnavailable,
+    FreshnessUnknown,
+    LeaseExpired,
+    ReceiptForged,
+    ReceiptUnbound,
+    ReceiptUnknown,
+    SqlFailed,
+    SqlFailedInDatabase,
+    SqlRefused,
+    TooManySnapshots,
+)
+from righttime.errors.service import (
+    AccessDenied,
+    BadMessage,
+    ClocksApart,
+    MessageTooLarge,
+    ServiceBusy,
+    ServiceFailed,
+    ServiceStopping,
+    ServiceUnreachable,
+    SessionLost,
+)
+from righttime.errors.warehouses import (
+    ColumnNotKept,
+    DatabaseUnreachable,
+    FileNotWritten,
+    ForeignCommit,
+    JavaMissing,
+    NotAWarehouse,
+    RightsMissing,
+    RowsMoved,
+    SchemaChanged,
+    VersionGone,
+    WarehouseClosed,
+    WarehouseDamaged,
+    WarehouseLocked,
+    WarehouseNewer,
+    WarehouseReadOnly,
+    WriterLost,
+)
+
+__all__ = [
+    "AccessDenied",
+    "AnswerTooLarge",
+    "AsOfUnavailable",
+    "BadDeclaration",
+    "BadExpression",
+    "BadFreshness",
+    "BadMessage",
+    "BadPolicy",
+    "BadProject",
+    "BadSetting",
+    "BadSource",
+    "BadStream",
+    "BadTable",
+    "BatchTooLarge",
+    "CatalystFull",
+    "ChangeRefused",
+    "ClocksApart",
+    "ColumnNotKept",
+    "ColumnsChanged",
+    "CommitError",
+    "CommitFailed",
+    "CommitLate",
+    "CommitUnknown",
+    "ContractError",
+    "DatabaseUnreachable",
+    "DeadLettersFull",
+    "ExpectationFailed",
+    "FileNotWritten",
+    "FlowChanged",
+    "FlowCycle",
+    "FlowError",
+    "FlowFailed",
+    "FlowFrozen",
+    "ForeignCommit",
+    "FreshnessUnavailable",
+    "FreshnessUnknown",
+    "ImageDiffers",
+    "InputError",
+    "JavaMissing",
+    "KeyMissing",
+    "KeyRequired",
+    "KeyTaken",
+    "KeyTwice",
+    "LeaseExpired",
+    "LogFull",
+    "LookupFailed",
+    "MessageTooLarge",
+    "NameTwice",
+    "NoProject",
+    "NotAWarehouse",
+    "NotHere",
+    "NotLazy",
+    "NotStored",
+    "NotUnique",
+    "NullNotAllowed",
+    "OperationFailed",
+    "OperationRefused",
+    "ProducerClosed",
+    "ProjectTaken",
+    "ReceiptError",
+    "ReceiptForged",
+    "ReceiptUnbound",
+    "ReceiptUnknown",
+    "RightTimeError",
+    "RightsMissing",
+    "RowAbsent",
+    "RowExists",
+    "RowsMoved",
+    "SchemaChanged",
+    "ServiceBusy",
+    "ServiceError",
+    "ServiceFailed",
+    "ServiceStopping",
+    "ServiceUnreachable",
+    "SessionLost",
+    "SqlFailed",
+    "SqlFailedInDatabase",
+    "SqlRefused",
+    "StatesAhead",
+    "StepFailed",
+    "StoringFailed",
+    "StreamError",
+    "StreamExists",
+    "StreamTime",
+    "TableAmbiguous",
+    "TableExists",
+    "TableMaintained",
+    "TooManyDeadLetters",
+    "TooManySnapshots",
+    "TypeClash",
+    "UnknownColumn",
+    "UnknownInFlow",
+    "UnknownStream",
+    "UnknownTable",
+    "VersionGone",
+    "WarehouseClosed",
+    "WarehouseDamaged",
+    "WarehouseError",
+    "WarehouseLocked",
+    "WarehouseNewer",
+    "WarehouseReadOnly",
+    "WriterLost",
+    "WrongType",
+]

@@ -1,0 +1,224 @@
+"""Errors of streams and flows.
+
+In: what code that declares, feeds or runs a flow did.
+Out: one class for each outcome, with its code and the way out.
+Promise: as all errors of righttime; the tree is drawn in the package's docstring.
+"""
+
+from righttime.errors.groups import InputError
+
+
+class FlowError(InputError):
+    """The flow cannot be used. See the context."""
+
+    code = "flow"
+
+
+class BadDeclaration(FlowError):
+    """{origin}: {reason}. Correct the declaration of flow {flow!r}; no row was moved."""
+
+    code = "flow.declaration"
+
+
+class UnknownInFlow(BadDeclaration):
+    """{origin}: there is no {what} {name!r}; known: {known}. Correct the name in flow {flow!r}; no row was moved."""
+
+    code = "flow.unknown"
+
+
+class NameTwice(BadDeclaration):
+    """{origin}: the step has two columns {name!r}. Rename one of them with select() before it, in flow {flow!r}; no row was moved."""
+
+    code = "flow.name_twice"
+
+
+class TypeClash(BadDeclaration):
+    """{origin}: {what} is {found} where {expected} is needed. Cast it in flow {flow!r}, or change the other side; no row was moved."""
+
+    code = "flow.type"
+
+
+class BadExpression(BadDeclaration):
+    """{origin}: the expression {expression!r} cannot be used: {reason}. Correct it in flow {flow!r}; no row was moved."""
+
+    code = "flow.expression"
+
+
+class FlowCycle(BadDeclaration):
+    """{origin}: the flows read what they write: {path}. Write into a table that no stream of them comes from; no row was moved."""
+
+    code = "flow.cycle"
+
+
+class NotUnique(BadDeclaration):
+    """{origin}: {what} may have several rows with one key ({keys}). Read a stream with these keys, or aggregate by them, in flow {flow!r}; no row was moved."""
+
+    code = "flow.not_unique"
+
+
+class FlowFrozen(FlowError):
+    """{origin}: flow {flow!r} is in use and cannot be changed. Declare all its steps before it is run, or declare another flow."""
+
+    code = "flow.frozen"
+
+
+class ExpectationFailed(FlowError):
+    """Flow {flow!r}, job {job}: {rows} rows do not meet expectation {name!r} ({condition}), declared at {origin}, such as {example}.
+    Correct them at the source, or declare otherwise="drop"."""
+
+    code = "flow.expectation"
+
+
+class LookupFailed(FlowError):
+    """Flow {flow!r}, job {job}: {rows} rows have no counterpart in the look-up declared at {origin}, such as {example}.
+    Load what they refer to, or declare missing="dead_letter"."""
+
+    code = "flow.lookup"
+
+
+class StepFailed(FlowError):
+    """Flow {flow!r}: the step declared at {origin} failed: {reason}. Nothing was published; correct the flow, then refresh it."""
+
+    code = "flow.step"
+
+
+class TooManyDeadLetters(FlowError):
+    """Flow {flow!r}: more than {bound} rows of jobs {jobs} fail (dead_letters_max), the last at {origin}: {reason}.
+    Nothing was published; correct the flow or the source, or raise the bound."""
+
+    code = "flow.dead_letters"
+
+
+class TableMaintained(FlowError):
+    """Table {table!r} is maintained by flow {flow!r}: it holds what the flow makes of its streams. Change the streams, or write into another table."""
+
+    code = "table.maintained"
+
+
+class StreamError(InputError):
+    """The stream cannot be used in this way. See the context."""
+
+    code = "stream"
+
+
+class BadStream(StreamError):
+    """Stream {stream!r} cannot be declared: {reason}. Correct the declaration."""
+
+    code = "stream.bad"
+
+
+class UnknownStream(StreamError):
+    """There is no stream {stream!r}; known streams: {known}. Create it with create_stream, or correct the name."""
+
+    code = "stream.unknown"
+
+
+class StreamExists(StreamError):
+    """Stream {stream!r} exists already. Use another name, the existing stream, or if_not_exists=True with the same declaration."""
+
+    code = "stream.exists"
+
+
+class StreamTime(StreamError):
+    """Stream {stream!r}: {reason}. Give time= to streams with times="source", and to no other."""
+
+    code = "stream.time"
+
+
+class DeadLettersFull(StreamError):
+    """Stream {stream!r} would have {letters} dead letters, over the bound {bound} (stream_dead_letters_max). Nothing of this append was taken;
+    correct the changes, or replay or discard old dead letters."""
+
+    code = "stream.dead_letters_full"
+
+
+class ChangeRefused(StreamError):
+    """Stream {stream!r}, row {row}: {reason}. Correct the change; nothing of this append was taken."""
+
+    code = "change.refused"
+
+
+class KeyMissing(ChangeRefused):
+    """Stream {stream!r}, row {row}: {reason}. Give all columns of the key; nothing of this append was taken."""
+
+    code = "change.key_missing"
+
+
+class RowExists(ChangeRefused):
+    """Stream {stream!r}, row {row}: {reason}. Send an update, or delete the row first; nothing of this append was taken."""
+
+    code = "change.row_exists"
+
+
+class RowAbsent(ChangeRefused):
+    """Stream {stream!r}, row {row}: {reason}. Send an insert first, or leave the change out; nothing of this append was taken."""
+
+    code = "change.row_absent"
+
+
+class ImageDiffers(ChangeRefused):
+    """Stream {stream!r}, row {row}: {reason}. Send the row as it is now, or no preimage at all; nothing of this append was taken."""
+
+    code = "change.image_differs"
+
+
+class CommitLate(ChangeRefused):
+    """Stream {stream!r}, row {row}: {reason}. Append commits in the order of their times; nothing of this append was taken."""
+
+    code = "change.late"
+
+
+class ColumnsChanged(ChangeRefused):
+    """Stream {stream!r}, row {row}: {reason}. Send the declared columns, or create another stream; nothing of this append was taken."""
+
+    code = "change.columns"
+
+
+class FlowFailed(FlowError):
+    """Flow {flow!r} has stopped: {reason}. What it published stays; mend the cause and run it again."""
+
+    code = "flow.failed"
+
+
+class FlowChanged(FlowError):
+    """Flow {flow!r} is declared differently than when its state was made. Run it with refresh=True to build its targets anew, or as it was before."""
+
+    code = "flow.changed"
+
+
+class StatesAhead(FlowError):
+    """The state of flow {flow!r} is summed up to job {known}, past job {job}, the last that the warehouse has.
+    Run it with refresh=True to build its targets anew."""
+
+    code = "flow.states_ahead"
+
+
+class NotHere(FlowError):
+    """You cannot {what} here: streams and flows are with the process that has the warehouse open. Do it there, in the program of the service."""
+
+    code = "flow.not_here"
+
+
+class KeyTwice(FlowError):
+    """Flow {flow!r}, job {job}: table {table!r}, kept by the step declared at {origin}, would have two rows with key {key}.
+    Give it keys that are unique, or make it additive; nothing was published."""
+
+    code = "flow.key_twice"
+
+
+class NoProject(FlowError):
+    """{path} is no project: {reason}. Go to the folder of a project, or make one with `righttime init`."""
+
+    code = "project.none"
+
+
+class ProjectTaken(FlowError):
+    """Nothing was written to {path}: {names} is there already. Choose another folder, or move it away."""
+
+    code = "project.taken"
+
+
+class BadProject(FlowError):
+    """{origin}: {reason}. Correct the project; no row was moved."""
+
+    code = "project.bad"

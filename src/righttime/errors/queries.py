@@ -1,0 +1,85 @@
+"""Errors of queries: their SQL, their contracts, their receipts.
+
+In: what code that asks, or that shows a receipt, did.
+Out: one class for each outcome, with its code and the way out.
+Promise: as all errors of righttime; the tree is drawn in the package's docstring.
+"""
+
+from righttime.errors.groups import ContractError, InputError, ReceiptError
+
+
+class SqlRefused(InputError):
+    """This statement is not accepted here: {reason}. {way_out}"""
+
+    code = "sql.refused"
+
+
+class SqlFailed(InputError):
+    """Spark could not run the query over {tables}: {reason}. Correct the query."""
+
+    code = "sql.failed"
+
+
+class SqlFailedInDatabase(SqlFailed):
+    """PostgreSQL could not run the query over {tables}: {reason}. Correct the query."""
+
+    code = "sql.failed_in_database"
+
+
+class FreshnessUnavailable(ContractError):
+    """Table {table!r}: source {source!r} could not be brought to the asked freshness within {waited_s:.3f} s; it is {stale_s:.3f} s stale ({why}).
+    Ask for a larger freshness, wait longer (wait=), restart the source, or take the stale answer with on_late="answer"."""
+
+    code = "freshness.unavailable"
+    retryable = True
+
+
+class FreshnessUnknown(FreshnessUnavailable):
+    """No freshness can be promised for table {table!r}: {why} ({source}); the newest durable state is {stale_s:.3f} s old.
+    Take that state with on_late="answer", or close the writer."""
+
+    code = "freshness.unknown"
+
+
+class AsOfUnavailable(ContractError):
+    """The cut as of {asked} cannot be answered for table {table!r}: {reason}. Ask for {earliest} or later."""
+
+    code = "as_of.unavailable"
+
+
+class LeaseExpired(ContractError):
+    """The rows of this query were held for {held_s:.1f} s, longer than lease_ttl_s, and may have been freed. Run it again, or raise lease_ttl_s."""
+
+    code = "lease.expired"
+    retryable = True
+
+
+class TooManySnapshots(ContractError):
+    """{held} snapshots are held already, which is the bound. Let queries finish, then ask again."""
+
+    code = "snapshot.too_many"
+    retryable = True
+
+
+class AnswerTooLarge(ContractError):
+    """The answer has {size} bytes, over the bound {bound} (answer_bytes_max). Aggregate or filter more, or raise the bound."""
+
+    code = "answer.too_large"
+
+
+class ReceiptForged(ReceiptError):
+    """Receipt {receipt!r} was not issued by this warehouse in this form: {reason}. Ask the one who gave it for the original."""
+
+    code = "receipt.forged"
+
+
+class ReceiptUnbound(ReceiptError):
+    """Receipt {receipt!r} is not bound to an open warehouse. Open the warehouse and call Warehouse.verify(receipt)."""
+
+    code = "receipt.unbound"
+
+
+class ReceiptUnknown(ReceiptError):
+    """There is no receipt {receipt!r} in this warehouse. List them with `righttime receipt list`."""
+
+    code = "receipt.unknown"

