@@ -18,6 +18,7 @@ import pytest
 import righttime as rt
 from righttime.changes import faults
 from righttime.errors import CommitError, RightTimeError
+from tests.support.stream_work import feed_streams, streams_of
 
 # Limits that stop, one after the other, every kind of file that a commit writes: log, data, table log, ledger.
 LIMITS = (0, 100, 1_000, 4_200, 8_300, 12_500, 16_000, 20_000, 30_000, 50_000)
@@ -186,6 +187,27 @@ def declare_on_full_disk(folder: Path) -> None:
         assert len(again.tables()) == len(LIMITS)
 
 
+def feed_on_full_disk(folder: Path) -> None:
+    """An append over two streams that finds no space fails with a code and leaves nothing; segments that find none cost nothing."""
+    failed, expected = 0, list[int]()
+    streams = streams_of(folder)
+    for number, limit in enumerate([*LIMITS, 200_000] * 2):
+        changes = {"line": [{"id": number, "a": number, "b": noise(0, 5_000)[1]}], "purchase": [{"id": number}]}
+        try:
+            with full_disk(limit):
+                streams.append(changes, time_us=number + 1)
+            expected.append(number)
+        except CommitError as error:
+            failed += 1
+            assert error.code == "commit.failed", error
+        assert [streams.table(name, 0, 10**15).column("id").to_pylist() for name in ("line", "purchase")] == [expected] * 2
+    assert 0 < failed < 2 * len(LIMITS) + 2
+    streams.close()
+    again = streams_of(folder)
+    assert [again.table(name, 0, 10**15).column("id").to_pylist() for name in ("line", "purchase")] == [expected] * 2
+    again.close()
+
+
 SCRIPTS: dict[str, Callable[[Path], None]] = {
     "two commits in memory": two_commits_in_memory,
     "lazy source partly delivered": lazy_source_partly_delivered,
@@ -196,4 +218,6 @@ SCRIPTS: dict[str, Callable[[Path], None]] = {
     "materialize on full disk": materialize_on_full_disk,
     "spill on full disk": spill_on_full_disk,
     "declare on full disk": declare_on_full_disk,
+    "feed streams": feed_streams,
+    "feed on full disk": feed_on_full_disk,
 }

@@ -1,0 +1,139 @@
+"""One stream's share of an append: from a plan to stored rows, to a body of the feed log and back.
+
+In: a plan, the rows it refers to, and number, time and transaction of the commit.
+Out: stored rows with all system columns; the same rows from a record after a restart.
+Promise: both ways build the stored rows with the same code, so that a restart changes nothing.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from righttime.changes.hashing import EXACT, row_words
+from righttime.queues.declared import CHANGE_TYPES, INSERT, POSTIMAGE, StreamSchema
+from righttime.queues.events import by_key
+from righttime.queues.history import History
+from righttime.queues.index import KeyIndex, Numbers
+from righttime.queues.intake import Codes, Given
+from righttime.queues.judge import Plan
+from righttime.queues.segments import Commits
+
+_TYPES = pa.array(CHANGE_TYPES)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The rows of one commit in one stream; `since` and `ordinal` are of the images the rows begin or end."""
+
+    schema: StreamSchema
+    rows: pa.RecordBatch  # the user's columns
+    ops: Codes
+    since: Numbers
+    ordinal: Numbers
+    first_seq: int
+    number: int
+    time_us: int
+    transaction: str | None
+
+    def stored(self) -> pa.Table:
+        """Return the rows with all system columns."""
+        count = self.rows.num_rows
+        begins = (self.ops == INSERT) | (self.ops == POSTIMAGE)
+        system = [
+            _TYPES.take(pa.array(self.ops)),
+            pa.array(np.full(count, self.number)),
+            pa.array(np.full(count, self.time_us)).view(pa.timestamp("us", tz="UTC")),
+            pa.repeat(pa.scalar(self.transaction, pa.string()), count),
+            pa.array(np.arange(self.first_seq, self.first_seq + count)),
+            pa.array(np.where(begins, 1, -1)),
+            pa.array(self.since),
+            pa.array(self.ordinal),
+        ]
+        return pa.Table.from_arrays([*self.rows.columns, *system], schema=self.schema.stored)
+
+    def commits(self) -> Commits:
+        """Return the commit for the history."""
+        last = self.first_seq + self.rows.num_rows - 1
+        return Commits(np.array([self.number]), np.array([self.time_us]), np.array([last]), [self.transaction])
+
+    def body(self) -> pa.Buffer:
+        """Return what the feed log keeps of it beside number, time and transaction."""
+        extra = [pa.array(self.ops), pa.array(self.since), pa.array(self.ordinal)]
+        return pa.RecordBatch.from_arrays([*self.rows.columns, *extra], schema=_body_schema(self.schema)).serialize()
+
+    def head(self) -> dict[str, Any]:
+        """Return the other part."""
+        return {"stream": self.schema.name, "number": self.number, "first_seq": self.first_seq, "rows": self.rows.num_rows}
+
+
+def _body_schema(schema: StreamSchema) -> pa.Schema:
+    return pa.schema([*schema.columns, ("_op", pa.int8()), ("_since", pa.int64()), ("_ordinal", pa.int64())])
+
+
+def read_share(schema: StreamSchema, head: dict[str, Any], body: pa.Buffer, *, time_us: int, transaction: str | None) -> Share:
+    """Return the share that `head` and `body` were made of."""
+    batch = pa.ipc.read_record_batch(body, _body_schema(schema))
+    width = len(schema.columns)
+    rows = pa.RecordBatch.from_arrays(batch.columns[:width], schema=schema.columns)
+    ops, since, ordinal = (column.to_numpy() for column in batch.columns[width:])
+    return Share(schema, rows, ops, since, ordinal, head["first_seq"], head["number"], time_us, transaction)
+
+
+def share_of(given: Given, plan: Plan, history: History, *, time_us: int, transaction: str | None) -> Share:
+    """Return the share that a plan makes, behind everything that the history has."""
+    begins = (plan.ops == INSERT) | (plan.ops == POSTIMAGE)
+    numbers = history.ordinals + np.cumsum(begins) - 1
+    here = plan.ended_step >= 0
+    ordinal = np.where(begins, numbers, np.where(here, numbers[plan.ended_step], plan.ordinal))
+    since = np.where(begins | here, time_us, plan.since)
+    return Share(given.schema, _images(given, plan, history), plan.ops, since, ordinal, history.last_seq + 1, len(history.commits) + 1, time_us, transaction)
+
+
+def _images(given: Given, plan: Plan, history: History) -> pa.RecordBatch:
+    columns = given.schema.columns
+    fetched = np.flatnonzero(plan.given_row < 0)
+    arrays = given.rows.columns
+    if len(fetched):
+        stored = history.fetch(plan.stored_seq[fetched])
+        places = plan.given_row.copy()
+        places[fetched] = given.rows.num_rows + np.arange(len(fetched))
+        joint = (pa.chunked_array([array, *stored.column(name).chunks], array.type) for name, array in zip(columns.names, arrays, strict=True))
+        taken = [_one(array.combine_chunks().take(pa.array(places))) for array in joint]
+    elif len(plan.ops) == given.rows.num_rows and (plan.given_row == np.arange(len(plan.ops))).all():
+        taken = list(arrays)
+    else:
+        taken = [array.take(pa.array(plan.given_row)) for array in arrays]
+    return pa.RecordBatch.from_arrays(taken, schema=columns)
+
+
+def _one(array: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
+
+
+def index_plan(index: KeyIndex, plan: Plan, share: Share) -> None:
+    """Note in the index what is alive after a share whose plan is known."""
+    if plan.ending is None or not len(plan.ending.places):
+        return
+    places = plan.ending.places
+    seq = np.where(plan.ending.alive, share.first_seq + places, 0)
+    index.put(plan.ending.keys, images=plan.ending.images, since=share.since[places], ordinal=share.ordinal[places], seq=seq)
+
+
+def index_rows(index: KeyIndex, schema: StreamSchema, rows: pa.Table) -> None:
+    """Note in the index what is alive after some stored rows, in their order."""
+    for batch in rows.to_batches():
+        keys = row_words(batch.select(list(schema.keys)), EXACT)
+        order = by_key(keys)
+        ordered = keys[order]
+        lasts = order[np.append((ordered[1:] != ordered[:-1]).any(axis=1), True)]
+        images = row_words(batch.select(schema.columns.names).take(pa.array(lasts)), EXACT)
+        seq, weight, since, ordinal = (batch.column(name).to_numpy()[lasts] for name in ("_seq", "_w", "_since", "_ordinal"))
+        index.put(keys[lasts], images=images, since=since, ordinal=ordinal, seq=np.where(weight > 0, seq, 0))
+
+
+def next_ordinal(rows: pa.Table, before: int) -> int:
+    """Return how many rows began up to the end of some stored rows."""
+    begun = rows.column("_w").to_numpy() > 0
+    return int(rows.column("_ordinal").to_numpy()[begun].max()) + 1 if begun.any() else before

@@ -1,0 +1,137 @@
+"""What a stream is: its declaration, its stored columns, and the values that its users get back.
+
+In: a name, columns, keys and options of a stream.
+Out: a frozen `StreamSchema`; what an append, a cut and a status say.
+Promise: pure; a `StreamSchema` from here can be stored by Arrow, Parquet and Spark alike.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from righttime.changes.durations import Duration, duration_us
+from righttime.changes.schema import TableSchema, declare_table
+from righttime.changes.types import TIMESTAMP
+from righttime.errors import BadTable
+from righttime.errors.flows import BadStream
+
+ChangesIn = pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]]
+Times = Literal["warehouse", "source"]
+OnBad = Literal["error", "dead_letter"]
+
+INSERT, PREIMAGE, POSTIMAGE, DELETE = range(4)
+CHANGE_TYPES = ("insert", "update_preimage", "update_postimage", "delete")
+SYSTEM_COLUMNS = (
+    pa.field("_change_type", pa.string(), nullable=False),
+    pa.field("_commit_version", pa.int64(), nullable=False),
+    pa.field("_commit_timestamp", TIMESTAMP, nullable=False),
+    pa.field("_transaction", pa.string()),
+    pa.field("_seq", pa.int64(), nullable=False),
+    pa.field("_w", pa.int64(), nullable=False),
+    pa.field("_since", pa.int64(), nullable=False),
+    pa.field("_ordinal", pa.int64(), nullable=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSchema:
+    """One stream: the user's columns, what identifies a row, where commit times come from and what happens to bad changes."""
+
+    name: str
+    columns: pa.Schema
+    keys: tuple[str, ...] = ()
+    times: Times = "warehouse"
+    on_bad: OnBad = "error"
+    tolerance_us: int | None = None
+    comment: str | None = None
+    table: str | None = None  # the table of the warehouse whose changes the stream has; None: code feeds it
+
+    @property
+    def stored(self) -> pa.Schema:
+        """Return the columns of stored changes: the user's, then the system's."""
+        return pa.schema([*self.columns, *SYSTEM_COLUMNS])
+
+    def to_json(self) -> str:
+        """Return one line of JSON for the catalogue."""
+        table = TableSchema(self.name, self.columns, self.keys, comment=self.comment)
+        content = {"table": json.loads(table.to_json()), "times": self.times, "on_bad": self.on_bad, "tolerance_us": self.tolerance_us, "of": self.table}
+        return json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> "StreamSchema":
+        """Return what `to_json` wrote."""
+        content = json.loads(text)
+        table = TableSchema.from_json(json.dumps(content["table"]))
+        return cls(table.name, table.columns, table.keys, content["times"], content["on_bad"], content["tolerance_us"], table.comment, content["of"])
+
+
+def declare_stream(
+    name: str,
+    columns: str | pa.Schema,
+    *,
+    keys: Iterable[str] = (),
+    times: Times = "warehouse",
+    on_bad: OnBad = "error",
+    tolerance: Duration | None = None,
+    comment: str | None = None,
+    table: str | None = None,
+) -> StreamSchema:
+    """Check a declaration and return it frozen; raise `BadStream` with the reason. Names fold to lower case, as table names do."""
+    if times not in ("warehouse", "source"):
+        raise BadStream(stream=name, reason=f'times={times!r} is neither "warehouse" nor "source"')
+    if on_bad not in ("error", "dead_letter"):
+        raise BadStream(stream=name, reason=f'on_bad={on_bad!r} is neither "error" nor "dead_letter"')
+    try:
+        checked = declare_table(name, columns, keys=keys, comment=comment)
+    except BadTable as error:
+        raise BadStream(stream=name, reason=error.context["reason"]) from error
+    tolerance_us = None if tolerance is None else duration_us(tolerance, what="tolerance")
+    return StreamSchema(checked.name, checked.columns, checked.keys, times, on_bad, tolerance_us, comment, table)
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What an append did: the commit's number in each stream it changed, its time, rows stored, and changes that became dead letters.
+
+    An append that changes nothing makes no commit: it has no numbers, and its time is 0.
+    """
+
+    numbers: Mapping[str, int]
+    time_us: int
+    rows: int
+    rejected: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCommit:
+    """One commit of a stream."""
+
+    number: int
+    time_us: int
+    transaction: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCut:
+    """Where a time cuts a stream: the last commit inside and the first one outside, None where there is none."""
+
+    stream: str
+    last: StreamCommit | None
+    first_outside: StreamCommit | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStatus:
+    """How a stream is: rows and bytes kept, segments, the last commit, how far it is complete, and what waits as dead letters."""
+
+    name: str
+    rows: int
+    bytes: int
+    segments: int
+    tail_rows: int
+    last: StreamCommit | None
+    watermark_us: int | None
+    dead_letters: int

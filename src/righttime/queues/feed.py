@@ -1,0 +1,178 @@
+"""The feed: writes appends into the log, shows them to readers, and keeps log and tails short.
+
+In: planned shares of streams, heartbeats, dead letters.
+Out: the same after a restart; segments instead of tails.
+Promise: a record is in the log before anybody sees it, and a file of the log goes only when all its rows are in segments.
+"""
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from righttime.errors import WarehouseDamaged
+from righttime.queues.commits import Share, read_share
+from righttime.queues.feed_log import FeedLog, Record
+from righttime.queues.intake import Given
+from righttime.queues.judge import Plan
+from righttime.queues.letters import Letter
+from righttime.queues.open_stream import OpenStream
+from righttime.queues.segments import SegmentCache, joined, write_segment
+from righttime.settings import Settings
+from righttime.telemetry import get_log
+
+_TAILS_MAX = 4  # tails as long as this many segments wait until they are sealed
+
+log = get_log("queues")
+
+
+@dataclass(slots=True)
+class Work:
+    """What an append does to one stream: its changes, what they do, and which dead letters come or go."""
+
+    stream: OpenStream
+    given: Given
+    plan: Plan
+    letters: list[Letter] = field(default_factory=list)
+    resolved: list[int] = field(default_factory=list)
+
+
+class Feed:
+    """The log of all streams of a folder and what keeps it short. `lock` orders appends, `seen` guards what readers see."""
+
+    def __init__(self, folder: Path, *, settings: Settings, streams: Mapping[str, OpenStream], cache: SegmentCache) -> None:
+        self.lock = threading.Lock()
+        self.seen = threading.Condition()
+        self._settings = settings
+        self._streams = streams
+        self._cache = cache
+        self._sealer = threading.Lock()
+        self._closed = False
+        self._log = FeedLog(folder, settings=settings)
+        self._recover()
+
+    def _recover(self) -> None:
+        found = False
+        for record in self._log.recover():
+            found = True
+            self._replay(record)
+        if not found:
+            self._log.begin_file(self._first_record())
+
+    def _replay(self, record: Record) -> None:
+        head = record.head
+        if head["kind"] == "begin":
+            for name, state in head["streams"].items():
+                self._stream(name).restore(state)
+        elif head["kind"] == "heartbeat":
+            for name in head["streams"]:
+                self._stream(name).beat(head["time_us"])
+        else:
+            for part, body in zip(head["shares"], record.bodies, strict=True):
+                stream = self._stream(part["stream"])
+                stream.recover(read_share(stream.schema, part, body, time_us=head["time_us"], transaction=head["transaction"]))
+            for name, letters in head["letters"].items():
+                self._stream(name).letters.add(letters)
+            for name, numbers in head["resolved"].items():
+                self._stream(name).letters.drop(numbers)
+
+    def _stream(self, name: str) -> OpenStream:
+        if name not in self._streams:
+            raise WarehouseDamaged(path=name, reason="the feed log has changes of a stream whose catalogue is missing")
+        return self._streams[name]
+
+    def write(self, works: Iterable[Work], shares: list[Share], *, time_us: int, transaction: str | None) -> None:
+        """Make an append durable, then show it; the caller has `lock`."""
+        works = list(works)
+        head = {
+            "kind": "append",
+            "time_us": time_us,
+            "transaction": transaction,
+            "shares": [share.head() for share in shares],
+            "letters": {work.given.schema.name: work.letters for work in works if work.letters},
+            "resolved": {work.given.schema.name: work.resolved for work in works if work.resolved},
+        }
+        stored = [share.stored() for share in shares]
+        self._log.append(Record(head, [share.body() for share in shares]))
+        plans = {work.given.schema.name: work.plan for work in works}
+        with self.seen:
+            for share, rows in zip(shares, stored, strict=True):
+                self._streams[share.schema.name].publish(share, rows, plans[share.schema.name])
+            for work in works:
+                work.stream.letters.add(work.letters)
+                work.stream.letters.drop(work.resolved)
+
+    def beat(self, streams: list[OpenStream], time_us: int) -> None:
+        """Make a heartbeat durable, then show it; the caller has `lock`."""
+        self._log.append(Record({"kind": "heartbeat", "streams": [stream.schema.name for stream in streams], "time_us": time_us}))
+        with self.seen:
+            for stream in streams:
+                stream.beat(time_us)
+            self.seen.notify_all()
+
+    def keep_up(self) -> None:
+        """Seal long tails and begin a new file of the log if it is time; the caller has no lock."""
+        rows_max = self._settings.stream_segment_rows
+        longest = max((stream.history.tail_rows for stream in list(self._streams.values())), default=0)
+        if longest < rows_max and not self._log.full:
+            return
+        # Another thread is at it already: an appender waits for it only when tails grow faster than they are sealed.
+        if not self._sealer.acquire(blocking=longest >= _TAILS_MAX * rows_max):
+            return
+        try:
+            if not self._closed:
+                self._seal_all(rows_min=rows_max)
+                if self._log.full:
+                    self._turn()
+        except OSError as error:
+            # The appends are durable whatever happens here; the next one tries again.
+            log.warning("feed.not_kept_up", reason=str(error))
+        finally:
+            self._sealer.release()
+
+    def _turn(self) -> None:
+        """Begin a new file of the log, seal what only older ones have, and remove those."""
+        with self.lock:
+            self._log.begin_file(self._first_record())
+            newest = self._log.number
+            needed = {name: stream.history.last_seq for name, stream in self._streams.items()}
+        self._seal_all(rows_min=1)
+        if all(self._streams[name].history.sealed_seq >= seq for name, seq in needed.items()):
+            self._log.release(before=newest)
+
+    def _first_record(self) -> Record:
+        return Record({"kind": "begin", "streams": {name: stream.state() for name, stream in self._streams.items()}})
+
+    def _seal_all(self, *, rows_min: int) -> None:
+        for stream in list(self._streams.values()):
+            if stream.history.tail_rows >= rows_min:
+                self._seal(stream)
+
+    def _seal(self, stream: OpenStream) -> None:
+        with self.seen:
+            tables = stream.history.begin_sealing()
+        try:
+            rows = joined(tables, stream.schema.stored)
+            segment = write_segment(stream.history.folder, stream.schema, rows)
+        except (OSError, pa.ArrowException) as error:
+            # The rows are in the log; they are sealed with the next ones.
+            log.warning("segment.not_sealed", stream=stream.schema.name, reason=str(error))
+            with self.seen:
+                stream.history.not_sealed()
+            return
+        self._cache.keep(segment.path, rows)
+        with self.seen:
+            stream.history.sealed(segment)
+        log.info("segment.sealed", stream=stream.schema.name, rows=rows.num_rows, bytes=segment.bytes)
+
+    def bytes_held(self) -> int:
+        """Return the size of the log."""
+        return self._log.bytes_held()
+
+    def close(self) -> None:
+        """Stop writing; nothing is lost, since everything is in the log."""
+        with self._sealer, self.lock:
+            self._closed = True
+            self._log.close()

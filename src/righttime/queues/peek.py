@@ -1,0 +1,93 @@
+"""Looking at streams without opening them: what their files hold at this moment.
+
+In: the folder of the streams, which another process may have open.
+Out: declarations, and the times and sizes of commits.
+Promise: writes and locks nothing. What is reported is durable; what is appended meanwhile may be missing.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from righttime.errors import WarehouseDamaged
+from righttime.queues.declared import StreamSchema
+from righttime.queues.feed_log import Record, read_records
+from righttime.queues.history import CommitTimes
+from righttime.queues.segments import COMMIT_COLUMNS, Commits, commits_of
+
+
+@dataclass(frozen=True, slots=True)
+class Peeked:
+    """One stream: its declaration, its commits, and up to when its source said it is complete."""
+
+    schema: StreamSchema
+    commits: CommitTimes = field(default_factory=CommitTimes)
+    heartbeats: list[int] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """All changes."""
+        return self.commits.last_seq(len(self.commits))
+
+    @property
+    def last_us(self) -> int:
+        """The time of the last commit, 0 if there is none."""
+        last = self.commits.commit(len(self.commits))
+        return 0 if last is None else last.time_us
+
+    @property
+    def complete_us(self) -> int | None:
+        """Up to when the source has delivered; None: the times are the warehouse's, and the stream is always complete."""
+        return max([self.last_us, *self.heartbeats]) if self.schema.times == "source" else None
+
+    def rows_after(self, time_us: int) -> int:
+        """Return how many changes were committed after a time."""
+        return self.rows - self.commits.last_seq(self.commits.up_to(time_us))
+
+    def first_after(self, time_us: int) -> int | None:
+        """Return the time of the first commit after a time."""
+        commit = self.commits.commit(self.commits.up_to(time_us) + 1)
+        return None if commit is None else commit.time_us
+
+
+def peek(folder: Path) -> dict[str, Peeked]:
+    """Look at all streams of a folder, by name."""
+    # The log first: rows that leave it meanwhile are in segments by then.
+    records = list(read_records(folder / "_feed"))
+    found: dict[str, Peeked] = {}
+    for path in sorted(folder.glob("*/stream.json")):
+        stream = Peeked(StreamSchema.from_json(path.read_text(encoding="utf-8")))
+        found[stream.schema.name] = stream
+        for segment in sorted(path.parent.glob("*.parquet")):
+            stream.commits.extend(_commits(segment))
+    for record in records:
+        _note(record, found)
+    return found
+
+
+def _commits(segment: Path) -> Commits:
+    try:
+        return commits_of(pq.read_table(segment, columns=list(COMMIT_COLUMNS)), int(segment.stem.split("-")[0]))
+    except (OSError, pa.ArrowException) as error:
+        raise WarehouseDamaged(path=segment, reason=f"the segment cannot be read ({error})") from error
+
+
+def _note(record: Record, found: dict[str, Peeked]) -> None:
+    head = record.head
+    if head["kind"] == "begin":
+        for name, state in head["streams"].items():
+            if name in found and state["heartbeat_us"] is not None:
+                found[name].heartbeats.append(state["heartbeat_us"])
+    elif head["kind"] == "heartbeat":
+        for name in head["streams"]:
+            if name in found:
+                found[name].heartbeats.append(head["time_us"])
+    else:
+        for part in head["shares"]:
+            stream = found.get(part["stream"])
+            if stream is not None and part["first_seq"] == stream.rows + 1:
+                last_seq = part["first_seq"] + part["rows"] - 1
+                stream.commits.extend(Commits(np.array([part["number"]]), np.array([head["time_us"]]), np.array([last_seq]), [head["transaction"]]))

@@ -1,0 +1,110 @@
+"""A stream as users hold it: one name, and the calls to feed it.
+
+In: rows of one source table and what happened to them.
+Out: commits of the stream.
+Promise: each call is one source transaction. Use `Streams.append` for one over several streams.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from righttime.errors.flows import StreamTime
+from righttime.queues.declared import Appended, ChangesIn, StreamCommit, StreamSchema
+from righttime.queues.streams import Streams
+
+Moment = datetime | int
+"""A commit time: an aware datetime, or microseconds since 1970."""
+
+Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
+_EVER_US = 2**62
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Stream:
+    """The handle of one stream."""
+
+    def __init__(self, streams: Streams, name: str) -> None:
+        self._streams = streams
+        self.schema: StreamSchema = streams.schema(name)
+
+    @property
+    def name(self) -> str:
+        """The stream's name."""
+        return self.schema.name
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that identify a row; none: the stream takes inserts only."""
+        return self.schema.keys
+
+    @property
+    def last(self) -> StreamCommit | None:
+        """The last commit: where a feeder that lost its place goes on."""
+        return self._streams.cut(self.name, _EVER_US).last
+
+    def append(self, changes: ChangesIn, *, transaction: str | None = None, time: Moment | None = None) -> Appended:
+        """Append changes as one commit: rows with their `_change_type` (insert, update_preimage, update_postimage, delete), insert where it is missing."""
+        return self._streams.append({self.name: changes}, transaction=transaction, time_us=moment_us(time, stream=self.name))
+
+    def insert(self, rows: ChangesIn, *, transaction: str | None = None, time: Moment | None = None) -> Appended:
+        """Append new rows."""
+        return self.append(_typed(rows, "insert"), transaction=transaction, time=time)
+
+    def update(self, rows: ChangesIn | Sequence[Pair], *, transaction: str | None = None, time: Moment | None = None) -> Appended:
+        """Append updates: the rows as they are afterwards, found by their keys, or pairs of a row before and after."""
+        return self.append(_updates(rows), transaction=transaction, time=time)
+
+    def delete(self, rows: ChangesIn, *, transaction: str | None = None, time: Moment | None = None) -> Appended:
+        """Append deletes: whole rows, or their keys only."""
+        return self.append(_typed(rows, "delete"), transaction=transaction, time=time)
+
+    def heartbeat(self, time: Moment) -> None:
+        """Say that nothing at or before a time will come any more; for a stream with times="source"."""
+        time_us = moment_us(time, stream=self.name)
+        assert time_us is not None
+        self._streams.heartbeat(self.name, time_us)
+
+    def dead_letters(self) -> pa.Table:
+        """Return the changes that could not be taken, with number, code and reason."""
+        return self._streams.dead_letters(self.name)
+
+    def replay(self, numbers: Iterable[int] | None = None, *, time: Moment | None = None) -> Appended:
+        """Append dead letters again, all or some, as one commit; what fails again stays a dead letter."""
+        return self._streams.replay(self.name, numbers, time_us=moment_us(time, stream=self.name))
+
+    def discard(self, numbers: Iterable[int] | None = None) -> int:
+        """Forget dead letters, all or some; return how many."""
+        return self._streams.discard(self.name, numbers)
+
+
+def moment_us(time: Moment | None, *, stream: str = "*") -> int | None:
+    """Return a commit time in microseconds since 1970."""
+    if isinstance(time, datetime):
+        if time.tzinfo is None:
+            raise StreamTime(stream=stream, reason=f"{time!r} has no time zone")
+        return (time - _EPOCH) // timedelta(microseconds=1)
+    if time is not None and type(time) is not int:
+        raise StreamTime(stream=stream, reason=f"{time!r} is neither a datetime nor microseconds since 1970")
+    return time
+
+
+def _typed(rows: ChangesIn, change_type: str) -> ChangesIn:
+    if isinstance(rows, pa.Table | pa.RecordBatch):
+        return rows.append_column("_change_type", pa.repeat(pa.scalar(change_type), rows.num_rows))
+    # What is no row at all is found out, and named, with the others.
+    return [{**row, "_change_type": change_type} if isinstance(row, Mapping) else row for row in rows]
+
+
+def _updates(rows: "ChangesIn | Sequence[Pair]") -> ChangesIn:
+    if isinstance(rows, pa.Table | pa.RecordBatch):
+        return _typed(rows, "update_postimage")
+    changes: list[Mapping[str, Any]] = []
+    for row in rows:
+        if isinstance(row, tuple) and len(row) == 2 and all(isinstance(image, Mapping) for image in row):
+            changes += [{**row[0], "_change_type": "update_preimage"}, {**row[1], "_change_type": "update_postimage"}]
+        else:
+            changes += _typed([row], "update_postimage")
+    return changes

@@ -1,0 +1,296 @@
+"""All streams of a warehouse: created, fed and read.
+
+In: source transactions over one or several streams; times that readers ask for.
+Out: commits, and the changes of any stretch of commit times.
+Promise: an append is durable and visible in all its streams when it returns, or changed nothing. A reader up to time t sees every commit up to t.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from righttime.changes.durations import Duration
+from righttime.errors import WarehouseClosed
+from righttime.errors.flows import BadStream, StreamExists, StreamTime, UnknownStream
+from righttime.queues.commits import share_of
+from righttime.queues.declared import Appended, ChangesIn, OnBad, StreamCut, StreamSchema, StreamStatus, Times, declare_stream
+from righttime.queues.feed import Feed, Work
+from righttime.queues.history import History, Part
+from righttime.queues.intake import Given, take_in
+from righttime.queues.letters import from_text, letters_of
+from righttime.queues.open_stream import OpenStream
+from righttime.queues.segments import Segment, SegmentCache
+from righttime.settings import Settings
+from righttime.telemetry import get_log
+from righttime.warehouse.durable import replace, sync_folder
+
+log = get_log("queues")
+
+Issue = Callable[[Sequence[str], int | None], int]
+OnChange = Callable[[Sequence[str], int, int], None]
+_CATALOGUE = "stream.json"
+
+
+class Streams:
+    """The streams in one folder, safe to use from any thread.
+
+    `issue(streams, given)` returns the time of a commit. It is called under the feed lock, before the commit is written: a reader that asks for a time
+    that may have been issued waits until that commit is visible. So whoever holds a lock that `issue` takes must not read streams.
+    """
+
+    def __init__(self, folder: Path, *, settings: Settings, issue: Issue) -> None:
+        self.on_change: list[OnChange] = []
+        self._folder = folder
+        self._settings = settings
+        self._issue = issue
+        self._streams: dict[str, OpenStream] = {}
+        self._underway: dict[str, int] = {}  # stream to the least time that an append under way may have
+        self._closed = False
+        self._cache = SegmentCache(bytes_max=settings.stream_cache_bytes)
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in sorted(folder.glob(f"*/{_CATALOGUE}")):
+            schema = StreamSchema.from_json(path.read_text(encoding="utf-8"))
+            self._streams[schema.name] = OpenStream(schema, path.parent, self._cache)
+        self._feed = Feed(folder / "_feed", settings=settings, streams=self._streams, cache=self._cache)
+        self._seen = self._feed.seen
+
+    def create(
+        self,
+        name: str,
+        columns: str | pa.Schema,
+        *,
+        keys: Iterable[str] = (),
+        times: Times = "warehouse",
+        on_bad: OnBad = "error",
+        tolerance: Duration | None = None,
+        comment: str | None = None,
+        table: str | None = None,
+        if_not_exists: bool = False,
+    ) -> StreamSchema:
+        """Create a stream; with `if_not_exists` one with the same declaration is returned instead."""
+        schema = declare_stream(name, columns, keys=keys, times=times, on_bad=on_bad, tolerance=tolerance, comment=comment, table=table)
+        with self._feed.lock:
+            self._check_open()
+            known = self._streams.get(schema.name)
+            if known is not None:
+                if if_not_exists and known.schema == schema:
+                    return known.schema
+                raise StreamExists(stream=schema.name)
+            folder = self._folder / schema.name
+            folder.mkdir(exist_ok=True)
+            sync_folder(self._folder)
+            replace(folder / _CATALOGUE, schema.to_json().encode())
+            with self._seen:
+                self._streams[schema.name] = OpenStream(schema, folder, self._cache)
+        return schema
+
+    def append(self, changes: Mapping[str, ChangesIn], *, transaction: str | None = None, time_us: int | None = None, tapping: bool = False) -> Appended:
+        """Append one source transaction, to all its streams at once; raise the first fault of a stream that takes no bad changes.
+
+        Streams of tables are fed by their taps only.
+        """
+        for name in changes:
+            if not tapping and (table := self.schema(name).table) is not None:
+                raise BadStream(stream=name, reason=f"it has the changes of table {table!r}; change the table")
+        givens = [self._given(name, one) for name, one in changes.items()]
+        return self._take(givens, transaction=transaction, time_us=time_us)
+
+    def replay(self, name: str, numbers: Iterable[int] | None = None, *, time_us: int | None = None) -> Appended:
+        """Append dead letters again, all or some; what fails again stays a dead letter."""
+        with self._seen:
+            letters = self._stream(name).letters.chosen(numbers)
+        images = [from_text(letter["change"]) for letter in letters]
+        given = self._given(name, [image for change in images for image in change])
+        resolved = [letter["number"] for letter, change in zip(letters, images, strict=True) for _ in change]
+        return self._take([given], transaction=None, time_us=time_us, replayed=resolved)
+
+    def discard(self, name: str, numbers: Iterable[int] | None = None) -> int:
+        """Forget dead letters, all or some; return how many."""
+        with self._feed.lock:
+            self._check_open()
+            stream = self._stream(name)
+            gone = [letter["number"] for letter in stream.letters.chosen(numbers)]
+            if gone:
+                given = self._given(name, [])
+                plan = stream.plan(given, time_us=None, letters_max=self._settings.stream_dead_letters_max)
+                self._feed.write([Work(stream, given, plan, resolved=gone)], [], time_us=0, transaction=None)
+        return len(gone)
+
+    def _given(self, name: str, changes: ChangesIn) -> Given:
+        stream = self._stream(name)
+        schema = stream.schema
+        return take_in(schema, stream.encoder, changes, faults_max=self._settings.stream_dead_letters_max if schema.on_bad == "dead_letter" else 1)
+
+    def _take(self, givens: list[Given], *, transaction: str | None, time_us: int | None, replayed: Sequence[int] = ()) -> Appended:
+        with self._feed.lock:
+            self._check_open()
+            works = [self._work(given, transaction, time_us, replayed) for given in givens]
+            appended = self._write(works, transaction, time_us)
+        if appended.rows:
+            self._tell(tuple(appended.numbers), appended.time_us, appended.rows)
+        self._feed.keep_up()
+        return appended
+
+    def _work(self, given: Given, transaction: str | None, time_us: int | None, replayed: Sequence[int]) -> Work:
+        stream = self._stream(given.schema.name)
+        self._check_time(given.schema, time_us)
+        plan = stream.plan(given, time_us=time_us, letters_max=self._settings.stream_dead_letters_max + len(set(replayed)))
+        if replayed:
+            sound = given.sound()
+            return Work(stream, given, plan, resolved=sorted({number for number, taken in zip(replayed, sound, strict=True) if taken}))
+        letters = letters_of(given, first_number=stream.letters.last_number + 1, time_us=time_us, transaction=transaction)
+        return Work(stream, given, plan, letters)
+
+    def _check_time(self, schema: StreamSchema, time_us: int | None) -> None:
+        if schema.times == "source" and time_us is None:
+            raise StreamTime(stream=schema.name, reason="its commit times come from the source, and none was given")
+        if schema.times == "warehouse" and time_us is not None:
+            raise StreamTime(stream=schema.name, reason="the warehouse issues its commit times, and one was given")
+
+    def _write(self, works: list[Work], transaction: str | None, time_us: int | None) -> Appended:
+        changed = [work for work in works if len(work.plan.ops)]
+        rejected = sum(len(work.letters) for work in works)
+        if not changed:
+            self._write_nothing(works, time_us, transaction)
+            return Appended({}, 0, 0, rejected)
+        names = [work.given.schema.name for work in changed]
+        with self._marked(changed):
+            issued_us = self._issue(names, time_us)
+            assert all(issued_us > (work.stream.watermark_us or 0) for work in changed), "commit times increase"
+            shares = [share_of(work.given, work.plan, work.stream.history, time_us=issued_us, transaction=transaction) for work in changed]
+            self._feed.write(works, shares, time_us=issued_us, transaction=transaction)
+        numbers = {share.schema.name: share.number for share in shares}
+        return Appended(numbers, issued_us, sum(share.rows.num_rows for share in shares), rejected)
+
+    def _write_nothing(self, works: list[Work], time_us: int | None, transaction: str | None) -> None:
+        """Write dead letters down; without any, an empty commit of a source still says that nothing before it will come."""
+        if any(work.letters or work.resolved for work in works):
+            self._feed.write(works, [], time_us=time_us or 0, transaction=transaction)
+        elif time_us is not None:
+            behind = [work.stream for work in works if (work.stream.watermark_us or time_us - 1) < time_us]
+            if behind:
+                self._feed.beat(behind, time_us)
+
+    @contextmanager
+    def _marked(self, works: list[Work]) -> Iterator[None]:
+        """Let readers of times that are about to be issued wait."""
+        with self._seen:
+            for work in works:
+                self._underway[work.given.schema.name] = (work.stream.watermark_us or 0) + 1
+        try:
+            yield
+        finally:
+            with self._seen:
+                self._underway.clear()
+                self._seen.notify_all()
+
+    def heartbeat(self, name: str, time_us: int) -> None:
+        """Say for a stream with times of its source that nothing at or before a time will come any more."""
+        with self._feed.lock:
+            self._check_open()
+            stream = self._stream(name)
+            if stream.schema.times != "source":
+                raise StreamTime(stream=stream.schema.name, reason="the warehouse issues its commit times, so it needs no heartbeat")
+            if stream.watermark_us is not None and time_us <= stream.watermark_us:
+                return
+            self._feed.beat([stream], time_us)
+        self._tell((stream.schema.name,), time_us, 0)
+
+    def _tell(self, names: Sequence[str], time_us: int, rows: int) -> None:
+        for callback in list(self.on_change):
+            try:
+                callback(names, time_us, rows)
+            except Exception:
+                # The append is durable and visible; whoever fed it must not take it for failed.
+                log.exception("stream.listener_failed", streams=names)
+
+    def watermark_us(self, name: str) -> int | None:
+        """Return up to when a stream is complete; None: its times are the warehouse's, and it always is."""
+        with self._seen:
+            stream = self._stream(name)
+            return (stream.watermark_us or 0) if stream.schema.times == "source" else None
+
+    def first_after(self, name: str, time_us: int) -> int | None:
+        """Return the time of the first commit after a time, None if there is none."""
+        with self._seen:
+            history = self._stream(name).history
+            while True:
+                commit = history.commits.commit(history.commits.up_to(time_us) + 1)
+                if commit is not None:
+                    return commit.time_us
+                if history.schema.name not in self._underway:
+                    return None
+                self._seen.wait()
+
+    def rows_between(self, name: str, after_us: int, up_to_us: int) -> int:
+        """Return how many changes were committed after one time, up to another."""
+        with self._seen:
+            low, high = self._history(name, up_to_us).seqs(after_us, up_to_us)
+            return high - low
+
+    def table(self, name: str, after_us: int, up_to_us: int) -> pa.Table:
+        """Return the changes committed after one time, up to another, in their order."""
+        history, parts = self._parts(name, after_us, up_to_us)
+        return history.read(parts)
+
+    def files(self, name: str, after_us: int, up_to_us: int) -> tuple[list[Path], pa.Table]:
+        """Return the same changes as whole segments, for Spark, and the rest as a table."""
+        history, parts = self._parts(name, after_us, up_to_us)
+        whole = [part.origin for part in parts if isinstance(part.origin, Segment) and part.rows == part.origin.last_seq - part.origin.first_seq + 1]
+        rest = [part for part in parts if part.origin not in whole] if whole else parts
+        return [segment.path for segment in whole], history.read(rest)
+
+    def _parts(self, name: str, after_us: int, up_to_us: int) -> tuple[History, list[Part]]:
+        with self._seen:
+            history = self._history(name, up_to_us)
+            return history, history.parts(*history.seqs(after_us, up_to_us))
+
+    def _history(self, name: str, up_to_us: int) -> History:
+        history = self._stream(name).history
+        while self._underway.get(history.schema.name, up_to_us + 1) <= up_to_us:
+            self._seen.wait()
+        return history
+
+    def cut(self, name: str, time_us: int) -> StreamCut:
+        """Return where a time cuts a stream."""
+        with self._seen:
+            commits = self._history(name, time_us).commits
+            number = commits.up_to(time_us)
+            return StreamCut(self._stream(name).schema.name, commits.commit(number), commits.commit(number + 1))
+
+    def dead_letters(self, name: str) -> pa.Table:
+        """Return the changes of a stream that could not be taken, with the reasons."""
+        with self._seen:
+            return self._stream(name).letters.table()
+
+    def names(self) -> list[str]:
+        """Return the names of all streams."""
+        with self._seen:
+            return sorted(self._streams)
+
+    def schema(self, name: str) -> StreamSchema:
+        """Return the declaration of a stream."""
+        return self._stream(name).schema
+
+    def status(self) -> list[StreamStatus]:
+        """Return how all streams are."""
+        with self._seen:
+            return [self._streams[name].status() for name in sorted(self._streams)]
+
+    def close(self) -> None:
+        """Stop taking changes; what was appended is on disk."""
+        if not self._closed:
+            self._closed = True
+            self._feed.close()
+
+    def _stream(self, name: str) -> OpenStream:
+        stream = self._streams.get(str(name).lower())
+        if stream is None:
+            raise UnknownStream(stream=name, known=", ".join(sorted(self._streams)) or "none")
+        return stream
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise WarehouseClosed(path=self._folder.parent)

@@ -1,0 +1,44 @@
+"""Looking at streams without opening them: the same as their owner sees, while the owner goes on."""
+
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from righttime.queues.peek import peek
+from righttime.queues.streams import Streams
+from righttime.settings import load_settings
+
+
+@pytest.mark.parametrize("segment_rows", [1, 3, 1000], ids=["all sealed", "some sealed", "all in the log"])
+def test_a_look_sees_what_was_appended(tmp_path: Path, segment_rows: int) -> None:
+    """Rows, times and declarations, from segments and log together; the owner may have the streams open, and nothing is written."""
+    times = count(1000, 10)
+    settings = load_settings(stream_segment_rows=segment_rows, stream_log_bytes=2000)
+    streams = Streams(tmp_path, settings=settings, issue=lambda names, given: next(times) if given is None else given)
+    streams.create("s", "id INT", keys=["id"])
+    streams.create("late", "id INT", times="source")
+    streams.create("empty", "id INT")
+    for number in range(20):
+        streams.append({"s": [{"id": 2 * number}, {"id": 2 * number + 1}]})
+    streams.append({"late": [{"id": 1}]}, time_us=500)
+    streams.heartbeat("late", 700)
+
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    found = peek(tmp_path)
+
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    assert {name: stream.schema for name, stream in found.items()} == {name: streams.schema(name) for name in streams.names()}
+    for name, stream in found.items():
+        for time_us in (0, 499, 500, 999, 1000, 1005, 1190, 5000):
+            assert stream.rows_after(time_us) == streams.rows_between(name, time_us, 2**62)
+            assert stream.first_after(time_us) == streams.first_after(name, time_us)
+        assert stream.complete_us == streams.watermark_us(name)
+    assert [len(found[name].commits) for name in ("s", "late", "empty")] == [20, 1, 0], "rows that are in a segment and still in the log count once"
+    assert (found["s"].rows, found["s"].last_us, found["late"].complete_us, found["empty"].rows) == (40, 1190, 700, 0)
+    streams.close()
+
+
+def test_a_look_at_no_streams_sees_none(tmp_path: Path) -> None:
+    """A warehouse without streams, or one that does not exist."""
+    assert peek(tmp_path / "streams") == {}
