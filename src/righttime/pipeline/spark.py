@@ -9,6 +9,7 @@ import atexit
 import os
 import re
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -106,9 +107,9 @@ class SparkOwner:
         """
         touched = {file: hidden[file] for file in files if len(hidden.get(file, ()))} if hidden else {}
         untouched = [file for file in files if file not in touched]
-        parts = [_scan(child, columns, untouched)] if untouched or not touched else []
+        parts = [scan_files(child, columns, untouched)] if untouched or not touched else []
         for some in hidden_files(child, touched):
-            parts.append(_scan(child, columns, [file.path for file in some]).where(is_shown(child, some)))
+            parts.append(scan_files(child, columns, [file.path for file in some]).where(is_shown(child, some)))
         return reduce(DataFrame.unionByName, parts)
 
     def write_parquet(self, df: DataFrame, columns: pa.Schema, folder: Path, *, table: str = "") -> None:
@@ -139,7 +140,8 @@ class SparkOwner:
             log.info("spark.stopped")
 
 
-def _scan(child: SparkSession, columns: pa.Schema, files: Sequence[str]) -> DataFrame:
+def scan_files(child: SparkSession, columns: pa.Schema, files: Sequence[str]) -> DataFrame:
+    """Return a fresh relation over exactly these Parquet files, in one scan."""
     # One string and one split: handing over a list costs a round trip to the JVM per file.
     separated = "\n".join(_GLOB.sub(r"\\\g<0>", f"file://{file}" if file.startswith("/") else file) for file in files)
     paths = _jvm(child).org.apache.commons.lang3.StringUtils.split(separated, "\n")
@@ -158,6 +160,9 @@ def _start(settings: Settings) -> SparkSession:
             session = SparkSession(SparkContext(conf=conf, gateway=gateway))
         except Exception as error:
             raise BadSetting(name="spark_master, spark_conf", reason=f"Spark does not start: {_last_line(folder / 'spark.log') or error}") from error
+    if _local_cores(settings.spark_master):
+        # Workers on this machine run with the Python that has our libraries, not with the first one on the path.
+        session.sparkContext.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)
     log.info("spark.started", master=settings.spark_master, seconds=round(time.monotonic() - begun_s, 3), log=str(folder / "spark.log"))
     return session
 
@@ -182,6 +187,8 @@ def _session_conf(settings: Settings, *, folder: Path) -> dict[str, str]:
         # Each thread of these pools keeps the session alive that it was first used by, 0.4 MB; the default is 1,024 threads each.
         "spark.sql.shuffleExchange.maxThreadThreshold": str(2 * settings.queries_max),
         "spark.sql.resultQueryStage.maxThreadThreshold": str(settings.queries_max),
+        # A drain of a flow compiles about a hundred pieces of code; kept, the next drain finds them. The default is 100 for all sessions.
+        "spark.sql.codegen.cache.maxEntries": "5000",
         # What a user interface would show, kept in memory even without one.
         "spark.sql.ui.retainedExecutions": "20",
         "spark.ui.retainedJobs": "100",

@@ -1,0 +1,132 @@
+"""Careful drains: when a drain failed, its rows are tried step by step, and those that fail are put aside.
+
+In: the changes that reach each step, collected.
+Out: the same without the rows that fail, and these as dead letters.
+Promise: a row that fails does so in every drain, when it comes and when it goes, so it is never half in a target; the search is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from righttime.errors.flows import StepFailed, TooManyDeadLetters
+from righttime.pipeline.nodes import Node, Target
+from righttime.pipeline.operators.signed import JOB, WEIGHT, Signed
+from righttime.pipeline.plan import RowStep
+from righttime.pipeline.stateless import ROW, noted
+from righttime.pipeline.translate import quiet
+
+SparkFailure = (PySparkException, Py4JError)
+_REASON_MAX = 500
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A row that a step could not take; weight -1 says that it went again."""
+
+    step: str
+    origin: str
+    reason: str
+    job: int
+    weight: int
+    row: str
+
+
+class Careful:
+    """A guard that runs each step by itself."""
+
+    def __init__(self, flow: str, child: SparkSession, jobs: range, *, letters_max: int) -> None:
+        self._flow = flow
+        self._child = child
+        self._jobs = jobs
+        self._letters_max = letters_max
+        self.letters: list[DeadLetter] = []
+
+    def rows(self, step: str, node: Node | Target, given: Signed, make: RowStep) -> Signed | None:
+        """Return what the step makes of the rows that it can take."""
+        frame = given.rows()
+        table = self._run(node, frame.toArrow)
+        made = self._sift(_Trial(step, str(node.origin), given, frame.schema, make), table)
+        return self._local(made)
+
+    def settled(self, step: str, node: Node | Target, made: Signed | None) -> Signed | None:
+        """Run a step with state; no single row can be blamed if it fails."""
+        if made is None:
+            return None
+        frame = made.rows()
+        table = self._run(node, frame.toArrow)
+        return replace(made, frame=self._child.createDataFrame(table, frame.schema)) if table.num_rows else None
+
+    def _run(self, node: Node | Target, action: Callable[[], pa.Table]) -> pa.Table:
+        try:
+            with quiet():
+                return action()
+        except SparkFailure as error:
+            raise StepFailed(flow=self._flow, origin=str(node.origin), reason=reason_of(error)) from error
+
+    def _sift(self, trial: _Trial, table: pa.Table) -> list[_Made]:
+        """Return what was made of the rows that pass, halving until the rows that fail stand alone."""
+        if not table.num_rows:
+            return []
+        given = replace(trial.given, frame=self._child.createDataFrame(table, trial.schema))
+        try:
+            with quiet():
+                made = trial.make(given)
+                frame = made.rows()
+                return [_Made(made, frame.schema, frame.toArrow())]
+        except SparkFailure as error:
+            if table.num_rows == 1:
+                self._bury(trial, given, reason_of(error))
+                return []
+        middle = table.num_rows // 2
+        return self._sift(trial, table.slice(0, middle)) + self._sift(trial, table.slice(middle))
+
+    def _bury(self, trial: _Trial, given: Signed, reason: str) -> None:
+        (row,) = noted(given, with_row=True).toArrow().to_pylist()
+        self.letters.append(DeadLetter(trial.step, trial.origin, reason, row[JOB], row[WEIGHT], row[ROW]))
+        if len(self.letters) > self._letters_max:
+            jobs = f"{self._jobs.start} to {self._jobs.stop - 1}"
+            raise TooManyDeadLetters(flow=self._flow, bound=self._letters_max, jobs=jobs, origin=trial.origin, reason=reason)
+
+    def _local(self, made: list[_Made]) -> Signed | None:
+        rows = [part for part in made if part.table.num_rows]
+        if not rows:
+            return None
+        table = pa.concat_tables([part.table for part in rows])
+        return replace(rows[0].signed, frame=self._child.createDataFrame(table, rows[0].schema))
+
+
+@dataclass(frozen=True)
+class _Trial:
+    step: str
+    origin: str
+    given: Signed
+    schema: StructType
+    make: RowStep
+
+
+@dataclass(frozen=True)
+class _Made:
+    signed: Signed
+    schema: StructType
+    table: pa.Table
+
+
+def reason_of(error: Exception) -> str:
+    """Return what went wrong in one line: of a user's function the last line of its trace, else what Spark says."""
+    text = str(error)
+    if "Traceback (most recent call last)" in text:
+        inner = text.split("Traceback (most recent call last)")[-1].split("\n\tat ")[0].split("JVM stacktrace")[0]
+        lines = [line.strip() for line in inner.splitlines() if line.strip() and not line.startswith(" ")]
+        text = lines[-1] if lines else text
+    else:
+        text = text.split("\nJVM stacktrace", 1)[0].split("== SQL", 1)[0].split("== DataFrame", 1)[0]
+    text = " ".join(text.split())
+    return text if len(text) <= _REASON_MAX else f"{text[: _REASON_MAX - 3]}..."

@@ -1,0 +1,231 @@
+"""One drain: many jobs of a flow in one Spark action.
+
+In: an analysed flow, changes of its streams tagged with job numbers, state of earlier drains.
+Out: for each target the lines of each job, rows to append to state, dead letters, counts of unmet expectations.
+Promise: nothing is published or kept here; a drain that raises has changed nothing, and running it again gives the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from righttime.errors.flows import ExpectationFailed, KeyTwice, LookupFailed, StepFailed, TooManyDeadLetters
+from righttime.pipeline.analysis import Analysed
+from righttime.pipeline.careful import Careful, DeadLetter, SparkFailure, reason_of
+from righttime.pipeline.collecting import collect
+from righttime.pipeline.nodes import Expect, Lookup, Target
+from righttime.pipeline.operators.query import Reach
+from righttime.pipeline.operators.signed import JOB, WEIGHT
+from righttime.pipeline.operators.target import CLASH, DELETE, OPERATION
+from righttime.pipeline.plan import Guard, Inputs, Output, Plan, Trusting
+from righttime.pipeline.reach import States, TooMuchState, Watched, reach_of, set_up
+from righttime.pipeline.stateless import ROW
+from righttime.pipeline.translate import quiet
+from righttime.telemetry import get_log
+
+log = get_log("drain")
+
+DEAD_LETTERS = pa.schema(
+    [("step", pa.string()), ("origin", pa.string()), ("reason", pa.string()), ("job", pa.int64()), ("weight", pa.int64()), ("row", pa.string())]
+)
+_NOTES = "notes"
+NOT_FOUND = "the look-up has no row with this key"
+
+
+@dataclass(frozen=True)
+class Unmet:
+    """How many rows that a job brought did not meet an expectation."""
+
+    step: str
+    name: str
+    job: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class DrainResult:
+    """What a drain gives. Targets: `_job`, `_op` (see `operators/target.py`), then the table's columns. States by step and part. `careful`: rows failed."""
+
+    targets: Mapping[str, pa.Table]
+    states: Mapping[tuple[str, str], pa.Table]
+    dead_letters: pa.Table
+    expectations: tuple[Unmet, ...]
+    careful: bool = False
+
+
+_Found = list[tuple[Output, pa.Table]]
+
+
+def run_drain(analysed: Analysed, child: SparkSession, inputs: Inputs, states: States, jobs: range, *, dead_letters_max: int = 10_000) -> DrainResult:
+    """Run the jobs of one drain and return what they give; the frames of `inputs` have `_job`, `_w` and the system columns of streams.
+
+    Raises `ExpectationFailed`, `LookupFailed` and `KeyTwice` with the first job concerned, `TooManyDeadLetters`, `StepFailed`.
+    """
+    flow = analysed.flow
+    results = _Results(analysed, jobs, dead_letters_max)
+    work = _Work(analysed, child, inputs, states, jobs)
+    try:
+        with quiet():
+            return results.of(work.run(reach_of(inputs.values())), [])
+    except SparkFailure as error:
+        log.info("drain.careful", flow=flow.name, jobs=len(jobs), reason=reason_of(error))
+    guard = Careful(flow.name, child, jobs, letters_max=dead_letters_max)
+    try:
+        with quiet():
+            found = work.run("sent", guard)
+    except SparkFailure as error:
+        raise StepFailed(flow=flow.name, origin=str(flow.origin), reason=reason_of(error)) from error
+    return results.of(found, guard.letters)
+
+
+@dataclass(frozen=True)
+class _Work:
+    analysed: Analysed
+    child: SparkSession
+    inputs: Inputs
+    states: States
+    jobs: range
+
+    def run(self, reach: Reach, guard: Guard | None = None) -> _Found:
+        """Plan the drain and run it."""
+        states = Watched(self.states) if reach == "task" else self.states
+        plan = Plan(self.analysed, self.child, self.inputs, states, self.jobs, guard or Trusting(), reach=reach)
+        try:
+            with set_up(self.child, reach):
+                outputs = plan.build()
+                columns = [_NOTES if output.kind in ("dead_letter", "expectation") else f"c{place}" for place, output in enumerate(outputs)]
+                return list(zip(outputs, collect([output.frame for output in outputs], columns), strict=True))
+        except TooMuchState:
+            return self.run("sent")
+        finally:
+            plan.close()
+
+
+class _Results:
+    """Turns collected outputs into what the caller gets."""
+
+    def __init__(self, analysed: Analysed, jobs: range, letters_max: int) -> None:
+        self._analysed = analysed
+        self._jobs = jobs
+        self._letters_max = letters_max
+
+    def of(self, found: _Found, letters: list[DeadLetter]) -> DrainResult:
+        unmet = self._expectations(found)
+        missing = [letter for output, table in found if output.kind == "dead_letter" for letter in self._missing(output, table)]
+        targets = {}
+        for output, table in found:
+            if output.kind == "target":
+                targets[output.step], unstorable = self._storable(output.step, table)
+                missing += unstorable
+        every = [*letters, *missing]
+        self._check_bound(every)
+        return DrainResult(
+            targets={table: lines for table, lines in targets.items() if lines.num_rows},
+            states={(output.step, output.part): table for output, table in found if output.kind == "state" and table.num_rows},
+            dead_letters=pa.Table.from_pylist([asdict(letter) for letter in every], DEAD_LETTERS),
+            expectations=tuple(unmet),
+            careful=bool(letters),
+        )
+
+    def _expectations(self, found: _Found) -> list[Unmet]:
+        unmet = []
+        for output, table in found:
+            if output.kind != "expectation" or not table.num_rows:
+                continue
+            node = self._analysed.nodes[output.step]
+            assert isinstance(node, Expect)
+            counts = table.group_by(JOB).aggregate([(WEIGHT, "sum")]).sort_by(JOB).to_pylist()
+            unmet += [Unmet(output.step, node.name, count[JOB], count[f"{WEIGHT}_sum"]) for count in counts]
+            if node.otherwise == "fail":
+                job, rows = counts[0][JOB], counts[0][f"{WEIGHT}_sum"]
+                raise ExpectationFailed(
+                    flow=self._analysed.flow.name,
+                    job=job,
+                    rows=rows,
+                    name=node.name,
+                    condition=node.condition,
+                    origin=node.origin,
+                    example=_example(table, job),
+                )
+        return unmet
+
+    def _missing(self, output: Output, table: pa.Table) -> Iterable[DeadLetter]:
+        node = self._analysed.nodes[output.step]
+        assert isinstance(node, Lookup)
+        came = table.filter(pc.greater(table.column(WEIGHT), 0))
+        if node.missing == "fail" and came.num_rows:
+            job = pc.min(came.column(JOB)).as_py()
+            rows = pc.sum(came.filter(pc.equal(came.column(JOB), job)).column(WEIGHT)).as_py()
+            raise LookupFailed(flow=self._analysed.flow.name, job=job, rows=rows, origin=node.origin, example=_example(came, job))
+        if node.missing == "fail":
+            return []
+        return [DeadLetter(output.step, str(node.origin), NOT_FOUND, row[JOB], row[WEIGHT], row[ROW]) for row in table.to_pylist()]
+
+    def _storable(self, name: str, lines: pa.Table) -> tuple[pa.Table, list[DeadLetter]]:
+        """Return the lines as the table takes them, and as dead letters those with nulls where it has none; a bad row still ends the one before it."""
+        target = next(target for target in self._analysed.flow.targets if target.table == name)
+        self._check_clash(target, lines)
+        fitted = self._fitted(target, lines)
+        schema = self._analysed.tables[name]
+        keys = [field.name for field in schema if not field.nullable and field.name in target.keys]
+        others = [field.name for field in schema if not field.nullable and field.name not in target.keys]
+        no_key = _any_null(fitted, keys)
+        no_value = pc.and_(_any_null(fitted, others), pc.not_equal(fitted.column(OPERATION), DELETE))
+        bad = pc.or_(no_key, no_value)
+        if not pc.any(bad).as_py():
+            return fitted, []
+        letters = self._unstorable(target, fitted.filter(bad))
+        ended = fitted.filter(pc.and_(no_value, pc.invert(no_key)))
+        ended = ended.set_column(1, fitted.schema.field(1), pa.repeat(pa.scalar(DELETE, fitted.schema.field(1).type), ended.num_rows))
+        return pa.concat_tables([fitted.filter(pc.invert(bad)), ended]), letters
+
+    def _fitted(self, target: Target, lines: pa.Table) -> pa.Table:
+        schema = self._analysed.tables[target.table]
+        columns = [lines.column(name) for name in (JOB, OPERATION)]
+        try:
+            columns += [
+                lines.column(field.name).cast(field.type) if field.name in lines.column_names else pa.nulls(lines.num_rows, field.type) for field in schema
+            ]
+        except pa.ArrowInvalid as error:
+            raise StepFailed(flow=self._analysed.flow.name, origin=str(target.origin), reason=f"a total does not fit into its column: {error}") from error
+        fields = [lines.schema.field(JOB), lines.schema.field(OPERATION), *(field.with_nullable(True) for field in schema)]
+        return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+    def _unstorable(self, target: Target, lines: pa.Table) -> list[DeadLetter]:
+        reason = f"a null in a NOT NULL column of table {target.table!r}"
+        found = []
+        for line in lines.to_pylist():
+            job, operation = line.pop(JOB), line.pop(OPERATION)
+            weight = -1 if operation == DELETE else 1
+            found.append(DeadLetter(f"into_{target.table}", str(target.origin), reason, job, weight, json.dumps(line, default=str)))
+        return found
+
+    def _check_clash(self, target: Target, lines: pa.Table) -> None:
+        clashes = lines.filter(pc.equal(lines.column(OPERATION), CLASH))
+        if not clashes.num_rows:
+            return
+        first = clashes.sort_by(JOB).slice(0, 1).to_pylist()[0]
+        key = {name: first[name] for name in target.keys}
+        raise KeyTwice(flow=self._analysed.flow.name, job=first[JOB], table=target.table, key=key, origin=target.origin)
+
+    def _check_bound(self, letters: list[DeadLetter]) -> None:
+        if len(letters) > self._letters_max:
+            last = letters[-1]
+            jobs = f"{self._jobs.start} to {self._jobs.stop - 1}"
+            raise TooManyDeadLetters(flow=self._analysed.flow.name, bound=self._letters_max, jobs=jobs, origin=last.origin, reason=last.reason)
+
+
+def _example(table: pa.Table, job: int) -> str:
+    return str(table.filter(pc.equal(table.column(JOB), job)).column(ROW)[0].as_py())
+
+
+def _any_null(table: pa.Table, names: Iterable[str]) -> pa.ChunkedArray:
+    nothing = pa.chunked_array([pa.repeat(False, table.num_rows)])
+    return reduce(pc.or_, [pc.is_null(table.column(name)) for name in names], nothing)

@@ -1,0 +1,108 @@
+"""Expressions of a flow, resolved by Spark's analyzer on empty frames.
+
+In: expressions as users write them, the empty frame they are written over, and where they were written.
+Out: the types they give.
+Promise: what passes gives the same value for the same row at any time; aggregates, windows, subqueries and the like are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, DataType, LongType, NumericType, StructField, StructType
+
+from righttime.errors.flows import BadExpression, TypeClash, UnknownInFlow
+from righttime.pipeline.nodes import Derived, Measure, Origin
+from righttime.pipeline.translate import quiet
+
+Reads = dict[str, frozenset[str]]
+
+_REFUSED = {
+    "AGGREGATE_EXPRESSION": "it has an aggregate; use aggregate()",
+    "WINDOW_EXPRESSION": "it has a window; a row may depend on no other row",
+    "PLAN_EXPRESSION": "it has a subquery; use lookup() or join()",
+    "GENERATOR": "it gives several rows; use apply() with rows='any'",
+    "CURRENT_LIKE": "it depends on the time or the session of the run; a row must always give the same value",
+}
+
+
+class Expressions:
+    """The expressions of one flow, asked about in one child session."""
+
+    def __init__(self, flow: str, child: SparkSession) -> None:
+        self._flow = flow
+        jvm: Any = child._jvm
+        self._patterns = {why: getattr(jvm.org.apache.spark.sql.catalyst.trees.TreePattern, name)() for name, why in _REFUSED.items()}
+        self._cast = getattr(getattr(jvm.org.apache.spark.sql.catalyst.expressions, "Cast$"), "MODULE$")
+        self._order = getattr(getattr(jvm.org.apache.spark.sql.catalyst.expressions, "RowOrdering$"), "MODULE$")
+        self._types = jvm.org.apache.spark.sql.types.DataType
+
+    def schema(self, frame: DataFrame, columns: Sequence[Derived], origin: Origin) -> tuple[StructType, Reads]:
+        """Return the columns that these expressions give, and the columns that each reads."""
+        found = {column.name: self._resolved(frame, column.name, column.expression, origin) for column in columns}
+        return StructType([field for field, _ in found.values()]), {name: reads for name, (_, reads) in found.items()}
+
+    def check_condition(self, frame: DataFrame, condition: str, origin: Origin) -> frozenset[str]:
+        """Check that this is a condition, and return the columns that it reads."""
+        field, reads = self._resolved(frame, "condition", condition, origin)
+        if not isinstance(field.dataType, BooleanType):
+            raise self._clash(f"the condition {condition!r}", field.dataType, "true or false", origin)
+        return reads
+
+    def measures(self, frame: DataFrame, measures: Sequence[Measure], origin: Origin) -> tuple[list[StructField], Reads]:
+        """Return the columns that these measures give, and the columns that each reads."""
+        found = {measure.name: self._measure(frame, measure, origin) for measure in measures}
+        return [field for field, _ in found.values()], {name: reads for name, (_, reads) in found.items()}
+
+    def is_comparable(self, type_: DataType) -> bool:
+        """Return whether values of this type can be keys of a join, a group or a row."""
+        return bool(self._order.isOrderable(self._java(type_)))
+
+    def can_store(self, given: DataType, wanted: DataType) -> bool:
+        """Return whether every value of one type is a value of the other."""
+        return bool(self._cast.canUpCast(self._java(given), self._java(wanted)))
+
+    def _measure(self, frame: DataFrame, measure: Measure, origin: Origin) -> tuple[StructField, frozenset[str]]:
+        if measure.expression == "*":
+            return StructField(measure.name, LongType(), False), frozenset()
+        given, reads = self._resolved(frame, measure.name, measure.expression, origin)
+        what = f"{measure.function}({measure.expression})"
+        if measure.function in ("sum", "avg") and not isinstance(given.dataType, NumericType):
+            raise self._clash(f"the argument of {what}", given.dataType, "a number", origin)
+        if not self.is_comparable(given.dataType):
+            raise self._clash(f"the argument of {what}", given.dataType, "a type that can be compared", origin)
+        text = f"count(distinct {measure.expression})" if measure.function == "count_distinct" else what
+        return StructField(measure.name, frame.agg(F.expr(text)).schema[0].dataType, not measure.function.startswith("count")), reads
+
+    def _resolved(self, frame: DataFrame, name: str, expression: str, origin: Origin) -> tuple[StructField, frozenset[str]]:
+        try:
+            with quiet():
+                found = frame.select(F.expr(expression).alias(name))
+        except PySparkException as error:
+            raise self._refusal(error, frame, expression, origin) from error
+        plan = found._jdf.queryExecution().analyzed()
+        reasons = [why for why, pattern in self._patterns.items() if plan.containsPattern(pattern)]
+        if not plan.deterministic():
+            reasons.append("it gives another value each time; a row must always give the same value")
+        if reasons:
+            raise BadExpression(flow=self._flow, origin=origin, expression=expression, reason=reasons[0])
+        references = plan.references().toSeq().iterator()
+        return found.schema[0], frozenset(iter(lambda: references.next().name() if references.hasNext() else "", ""))
+
+    def _refusal(self, error: PySparkException, frame: DataFrame, expression: str, origin: Origin) -> Exception:
+        parameters = error.getMessageParameters() or {}
+        if (error.getCondition() or "").startswith("UNRESOLVED_COLUMN") and "objectName" in parameters:
+            name = parameters["objectName"].replace("`", "")
+            return UnknownInFlow(flow=self._flow, origin=origin, what="column", name=name, known=", ".join(frame.columns))
+        reason = " ".join(str(error).strip().split("\n\n== SQL", 1)[0].split(";", 1)[0].split())
+        return BadExpression(flow=self._flow, origin=origin, expression=expression, reason=reason)
+
+    def _clash(self, what: str, found: DataType, expected: str, origin: Origin) -> TypeClash:
+        return TypeClash(flow=self._flow, origin=origin, what=what, found=found.simpleString(), expected=expected)
+
+    def _java(self, type_: DataType) -> Any:
+        return self._types.fromJson(type_.json())

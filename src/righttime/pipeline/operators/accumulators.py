@@ -1,0 +1,137 @@
+"""What is summed up for a measure, and how sums become its value.
+
+In: the function of a measure, and the column and type of what it is taken of.
+Out: terms that one signed row adds to its group, and the measure over their sums, both as SQL.
+Promise: sums can be taken back exactly: integers and decimals always, floats below 2^63; the value has the type, nulls and overflow errors of Spark's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql.types import ByteType, DataType, DecimalType, DoubleType, FloatType, IntegerType, LongType, ShortType
+
+from righttime.pipeline.operators.signed import ACCUMULATOR_PREFIX, WEIGHT
+
+ROWS = f"{ACCUMULATOR_PREFIX}rows"
+SUMMABLE = (ByteType, ShortType, IntegerType, LongType, DecimalType, FloatType, DoubleType)
+
+_UNIT, _UNITS = "4611686018427387904BD", "4.611686018427387904E18D"  # 2^62, exact in both
+_EXACT_BELOW, _SCALE = f"{2.0**63!r}D", f"{2.0**512!r}D"
+# Decimals with more digits than this cannot be multiplied by a weight without losing some: their rows are repeated instead.
+_DIGITS_MAX = 27
+
+
+@dataclass(frozen=True)
+class Term:
+    """What one row adds to an accumulator, weight included; and the accumulator's type."""
+
+    sql: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Accumulated:
+    """The accumulators of a measure, and the measure over columns with their names that hold the sums."""
+
+    terms: dict[str, Term]
+    value: str
+
+
+def needs_unit_weights(kind: DataType) -> bool:
+    """Return whether terms of this type are exact for weights +1 and -1 only."""
+    return isinstance(kind, DecimalType) and kind.precision > _DIGITS_MAX
+
+
+def row_count() -> Accumulated:
+    """Return `count(*)`."""
+    return Accumulated({ROWS: Term(WEIGHT, "BIGINT")}, ROWS)
+
+
+def count_of(place: int, value: str) -> Accumulated:
+    """Return `count(value)`; `place` numbers the expression among those of the aggregate."""
+    name = f"{ACCUMULATOR_PREFIX}{place}_count"
+    return Accumulated({name: Term(f"if({value} IS NULL, 0L, {WEIGHT})", "BIGINT")}, name)
+
+
+def sum_of(place: int, value: str, kind: DataType) -> Accumulated:
+    """Return `sum(value)`."""
+    total, count = _total(place, value, kind), count_of(place, value)
+    if isinstance(kind, DecimalType):
+        sized = f"CAST({total.value} AS DECIMAL({min(38, kind.precision + 10)}, {kind.scale}))"
+    else:
+        sized = total.value if isinstance(kind, FloatType | DoubleType) else f"CAST({total.value} AS BIGINT)"
+    return Accumulated({**count.terms, **total.terms}, f"CASE WHEN {count.value} > 0 THEN {sized} END")
+
+
+def average_of(place: int, value: str, kind: DataType) -> Accumulated:
+    """Return `avg(value)`: of decimals rounded half up as Spark does, of all others the double nearest to total / count."""
+    total, count = _total(place, value, kind), count_of(place, value)
+    mean = _decimal_mean(total.value, count.value, kind) if isinstance(kind, DecimalType) else f"CAST({total.value} AS DOUBLE) / CAST({count.value} AS DOUBLE)"
+    return Accumulated({**count.terms, **total.terms}, f"CASE WHEN {count.value} > 0 THEN {mean} END")
+
+
+def _total(place: int, value: str, kind: DataType) -> Accumulated:
+    name = f"{ACCUMULATOR_PREFIX}{place}_sum"
+    if isinstance(kind, FloatType | DoubleType):
+        return _float_total(place, f"CAST({value} AS DOUBLE)")
+    if isinstance(kind, DecimalType):
+        signed = f"if({WEIGHT} < 0, -{value}, {value})" if needs_unit_weights(kind) else f"{value} * CAST({WEIGHT} AS DECIMAL(10, 0))"
+        wide = f"DECIMAL(38, {kind.scale})"
+        return Accumulated({name: Term(f"coalesce(CAST({signed} AS {wide}), CAST(0 AS {wide}))", wide)}, name)
+    if isinstance(kind, LongType):
+        # Wider than the value: a sum may leave the range of BIGINT on the way and come back.
+        return Accumulated({name: Term(f"coalesce({_times_weight(value)}, 0BD)", "DECIMAL(38, 0)")}, name)
+    return Accumulated({name: Term(f"coalesce(CAST({value} AS BIGINT) * {WEIGHT}, 0L)", "BIGINT")}, name)
+
+
+def _times_weight(whole: str) -> str:
+    """Return a BIGINT times the weight, exactly, as DECIMAL(38, 0)."""
+    return f"CAST({whole} AS DECIMAL(20, 0)) * CAST({WEIGHT} AS DECIMAL(17, 0))"
+
+
+def _decimal_mean(total: str, count: str, kind: DecimalType) -> str:
+    """Return total / count, rounded once: the whole part exactly, the rest with twelve digits more than are kept."""
+    scale = min(38, kind.scale + 4)
+    dividend, divisor = f"CAST({total} AS DECIMAL(37, {min(kind.scale, 37)}))", f"CAST({count} AS DECIMAL(12, 0))"
+    rest = f"({dividend} % {divisor})"
+    # One digit is left free for the carry: otherwise the sum of whole and part would drop the last digit instead.
+    whole = f"CAST(({dividend} - {rest}) / {divisor} AS DECIMAL({max(1, 37 - scale)}, 0))"
+    part = f"CAST(CAST({rest} AS DECIMAL({min(38, 12 + kind.scale)}, {kind.scale})) / {divisor} AS DECIMAL({min(38, scale + 1)}, {scale}))"
+    return f"CAST({whole} + {part} AS DECIMAL({min(38, kind.precision + 4)}, {scale}))"
+
+
+def _float_total(place: int, value: str) -> Accumulated:
+    """Return the sum of doubles as whole numbers of 1, 2^-62 and 2^-124, which can be taken back exactly; what is no such number is counted or kept apart.
+
+    Without this, a wrong 1e20 that was corrected would have wiped out the small values of its group for good.
+    """
+    nan, plus, minus, whole, fine, finest, huge, huge_rows = (
+        f"{ACCUMULATOR_PREFIX}{place}_{name}" for name in ("nan", "plus_inf", "minus_inf", "whole", "fine", "finest", "huge", "huge_rows")
+    )
+    infinite = "double('Infinity')"
+    ordinary = f"abs({value}) < {_EXACT_BELOW}"
+    is_huge = f"abs({value}) >= {_EXACT_BELOW} AND abs({value}) < {infinite}"
+    ones = f"CAST({value} AS BIGINT)"
+    rest = f"(({value} - CAST({ones} AS DOUBLE)) * {_UNITS})"
+    finer = f"(({rest} - CAST(CAST({rest} AS BIGINT) AS DOUBLE)) * {_UNITS})"
+    exact = {whole: ones, fine: f"CAST({rest} AS BIGINT)", finest: f"CAST({finer} AS BIGINT)"}
+    terms = {
+        nan: Term(f"if(isnan({value}), {WEIGHT}, 0L)", "BIGINT"),
+        plus: Term(f"if({value} = {infinite}, {WEIGHT}, 0L)", "BIGINT"),
+        minus: Term(f"if({value} = -{infinite}, {WEIGHT}, 0L)", "BIGINT"),
+        **{name: Term(f"CAST(if({ordinary}, {_times_weight(sql)}, 0BD) AS DECIMAL(38, 0))", "DECIMAL(38, 0)") for name, sql in exact.items()},
+        huge: Term(f"if({is_huge}, {value} / {_SCALE} * {WEIGHT}, 0D)", "DOUBLE"),
+        huge_rows: Term(f"if({is_huge}, {WEIGHT}, 0L)", "BIGINT"),
+    }
+    finite = f"{_from_parts(whole, fine, finest)} + if({huge_rows} <> 0, {huge} * {_SCALE}, 0D)"
+    not_a_number = f"{nan} > 0 OR ({plus} > 0 AND {minus} > 0)"
+    total = f"CASE WHEN {not_a_number} THEN double('NaN') WHEN {plus} > 0 THEN {infinite} WHEN {minus} > 0 THEN -{infinite} ELSE {finite} END"
+    return Accumulated(terms, f"({total})")
+
+
+def _from_parts(whole: str, fine: str, finest: str) -> str:
+    """Return the double nearest to whole + fine / 2^62 + finest / 2^124, whatever their signs: the first two are added before they are rounded."""
+    exact = f"CAST({whole} AS DECIMAL(18, 0)) * {_UNIT} + {fine}"
+    small = f"CAST({exact} AS DOUBLE) / {_UNITS} + CAST({finest} AS DOUBLE) / {_UNITS} / {_UNITS}"
+    return f"if(abs({whole}) < 1000000000000000000BD, {small}, CAST({whole} AS DOUBLE) + CAST({fine} AS DOUBLE) / {_UNITS})"

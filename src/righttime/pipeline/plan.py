@@ -1,0 +1,314 @@
+"""The plan of one drain: the steps of a flow as one set of Spark frames, nothing of it run yet.
+
+In: an analysed flow, the changes of its streams tagged with job numbers, what earlier drains left as state.
+Out: everything the drain has to give: lines of targets, rows of state, dead letters, unmet expectations.
+Promise: steps whose inputs are known to be empty are left out, with all that hangs on them; columns that nobody uses are not carried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DataType
+
+from righttime.pipeline import stateless
+from righttime.pipeline.analysis import Analysed, arrow_schema
+from righttime.pipeline.nodes import (
+    Aggregate,
+    Apply,
+    AsOf,
+    Derive,
+    Derived,
+    Distinct,
+    Expect,
+    History,
+    Join,
+    Lookup,
+    Measure,
+    Node,
+    Select,
+    StreamNode,
+    Target,
+    Union,
+    Where,
+)
+from righttime.pipeline.operators.aggregate import aggregate
+from righttime.pipeline.operators.distinct import distinct
+from righttime.pipeline.operators.history import as_of, history
+from righttime.pipeline.operators.join import LEFT, RIGHT, join, left_join, lookup, lookup_or_null
+from righttime.pipeline.operators.query import Reach
+from righttime.pipeline.operators.signed import Parts, Signed, unite
+from righttime.pipeline.operators.target import additive_target, aggregated_target, keyed_target
+from righttime.pipeline.reach import States
+
+RowStep = Callable[[Signed], Signed]
+Inputs = Mapping[str, DataFrame | None]
+
+
+class Guard(Protocol):
+    """Stands between the steps of a plan. The plain one lets everything pass; the careful one looks at each row."""
+
+    def rows(self, step: str, node: Node | Target, given: Signed, make: RowStep) -> Signed | None:
+        """Return what a step makes of rows, each for itself."""
+        ...
+
+    def settled(self, step: str, node: Node | Target, made: Signed | None) -> Signed | None:
+        """Return what a step with state has made."""
+        ...
+
+
+class Trusting:
+    """The guard of ordinary drains: no row is expected to fail."""
+
+    def rows(self, step: str, node: Node | Target, given: Signed, make: RowStep) -> Signed | None:
+        """Let the step do its work."""
+        return make(given)
+
+    def settled(self, step: str, node: Node | Target, made: Signed | None) -> Signed | None:
+        """Hand on what was made."""
+        return made
+
+
+@dataclass(frozen=True)
+class Output:
+    """One thing that a drain gives. `step` is the id of the step, or the table of a target; `part` names a part of its state."""
+
+    kind: Literal["target", "state", "dead_letter", "expectation"]
+    step: str
+    part: str
+    frame: DataFrame
+
+
+class Plan:
+    """Builds the frames of one drain."""
+
+    def __init__(self, analysed: Analysed, child: SparkSession, inputs: Inputs, states: States, jobs: range, guard: Guard, *, reach: Reach = "sent") -> None:
+        self._analysed = analysed
+        self._reach = reach
+        self._child = child
+        self._inputs = inputs
+        self._states = states
+        self._jobs = jobs
+        self._guard = guard
+        self._deltas: dict[Node, Signed | None] = {}
+        self._uses = _uses(analysed)
+        self._cuts: list[DataFrame] = []
+        self.outputs: list[Output] = []
+
+    def build(self) -> list[Output]:
+        """Return all outputs of the drain."""
+        targets = self._analysed.flow.targets
+        fused = {target.node for target in targets if self._is_fused(target)}
+        for step, node in self._analysed.nodes.items():
+            if node not in fused:
+                self._deltas[node] = self._cut(step, node, self._delta(step, node))
+        for target in targets:
+            self._into(target)
+        return self.outputs
+
+    def _delta(self, step: str, node: Node) -> Signed | None:
+        if isinstance(node, StreamNode):
+            frame = self._inputs.get(node.stream)
+            if frame is None:
+                return None
+            return Signed(self._near(frame), (*self._analysed.schemas[step].names, *self._analysed.carried[step]), self._reach)
+        if all(self._deltas[given] is None for given in node.inputs):
+            return None
+        if isinstance(node, Where | Select | Derive | Expect | Apply):
+            return self._by_row(step, node)
+        if isinstance(node, Union):
+            return unite([self._narrow(part, step) for part in node.parts])
+        made, parts = self._with_state(step, node)
+        self._keep(step, parts)
+        return self._guard.settled(step, node, made)
+
+    def _cut(self, step: str, node: Node, made: Signed | None) -> Signed | None:
+        """Return the changes of a step so that they are computed once, however often they are used.
+
+        The plan of whatever follows begins here: without this it would be written out anew for each use, and again for each use of those.
+        """
+        if made is None or self._uses[node] < 2:
+            return made
+        columns = tuple(name for name in made.columns if name.startswith("_") or name in self._analysed.used[step])
+        frame = replace(made, columns=columns).rows().localCheckpoint(eager=False)
+        self._cuts.append(frame)
+        return replace(made, frame=frame, columns=columns)
+
+    def close(self) -> None:
+        """Let go of what was computed once."""
+        for frame in self._cuts:
+            plan: Any = frame._jdf.queryExecution().logical()
+            plan.rdd().unpersist(False)
+
+    def _near(self, frame: DataFrame) -> DataFrame:
+        return frame.coalesce(1) if self._reach == "task" else frame
+
+    def _by_row(self, step: str, node: Where | Select | Derive | Expect | Apply) -> Signed | None:
+        given = self._deltas[node.input]
+        assert given is not None
+        match node:
+            case Where():
+                return self._guard.rows(step, node, given, lambda rows: stateless.where(rows, node.condition))
+            case Select() | Derive():
+                return self._guard.rows(step, node, given, lambda rows: self._project(step, node, rows))
+            case Expect():
+                return self._expect(step, node, given)
+            case Apply():
+                return self._guard.rows(step, node, given, lambda rows: self._apply(step, node, rows))
+
+    def _project(self, step: str, node: Select | Derive, given: Signed) -> Signed:
+        used, carried = self._analysed.used[step], self._analysed.carried[step]
+        columns = [column for column in node.columns if column.name in used]
+        return stateless.project(given, columns, keep=given.columns if isinstance(node, Derive) else carried)
+
+    def _expect(self, step: str, node: Expect, given: Signed) -> Signed | None:
+        judged = self._guard.rows(step, node, given, lambda rows: stateless.judge(rows, node.condition))
+        if judged is None:
+            return None
+        on, failed = stateless.expect(judged, node.otherwise)
+        self._note("expectation", step, failed, with_row=node.otherwise == "fail")
+        return on
+
+    def _apply(self, step: str, node: Apply, given: Signed) -> Signed:
+        carried, schema = self._analysed.carried[step], self._analysed.schemas[step]
+        names = self._analysed.schemas[self._analysed.ids[node.input]].names
+        return stateless.apply(self._only(given, names, carried), node.function, schema, arrow_schema(node.columns), rows=node.rows, system=carried)
+
+    def _with_state(self, step: str, node: Node) -> tuple[Signed | None, Parts]:
+        match node:
+            case Join():
+                return self._join(step, node)
+            case Lookup():
+                return self._lookup(step, node)
+            case AsOf():
+                return self._as_of(step, node)
+            case Distinct():
+                return distinct(self._narrow(node.input), self._state(step))
+            case Aggregate():
+                given, measures = self._measured(step, node)
+                return aggregate(given, self._state(step), by=node.by, measures=measures)
+            case History():
+                return self._history(step, node), {}
+            case _:
+                raise AssertionError(f"unknown step {node!r}")
+
+    def _join(self, step: str, node: Join) -> tuple[Signed | None, Parts]:
+        used = self._analysed.used[step]
+        merged = {right for left, right in node.on if left == right}
+        names = self._analysed.schemas[self._analysed.ids[node.right]].names
+        take = {name: name for name in names if name in used and name not in merged}
+        left, right = self._narrow(node.left), self._narrow(node.right)
+        if node.how == "left":
+            return left_join(left, right, self._sides(step, left, right, always_right=True), on=node.on, take=take, types=self._types(step, take))
+        return join(left, right, self._sides(step, left, right), on=node.on, take=take)
+
+    def _lookup(self, step: str, node: Lookup) -> tuple[Signed | None, Parts]:
+        left, right, take = self._narrow(node.left), self._narrow(node.right), self._take(step, node)
+        state = self._sides(step, left, right)
+        if node.missing == "null":
+            return lookup_or_null(left, right, state, on=node.on, take=take, types=self._types(step, take))
+        if node.missing == "drop":
+            return join(left, right, state, on=node.on, take=take)
+        found, missing, parts = lookup(left, right, state, on=node.on, take=take)
+        if missing is not None:
+            self._note("dead_letter", step, missing, with_row=True)
+        return found, parts
+
+    def _as_of(self, step: str, node: AsOf) -> tuple[Signed | None, Parts]:
+        assert isinstance(node.right, History)
+        take = self._take(step, node)
+        left, right = self._narrow(node.left), self._narrow(node.right)
+        start, end = node.right.start, node.right.end
+        return as_of(left, right, self._sides(step, left, right), on=node.on, take=take, types=self._types(step, take), start=start, end=end)
+
+    def _history(self, step: str, node: History) -> Signed | None:
+        given = self._deltas[node.input]
+        assert given is not None
+        names = self._analysed.schemas[self._analysed.ids[node.input]].names
+        only = replace(given, columns=tuple(name for name in names if name in self._analysed.used[self._analysed.ids[node.input]]))
+        return history(only, key=node.key, key_from=node.key_from, start=node.start, end=node.end)
+
+    def _measured(self, step: str, node: Aggregate) -> tuple[Signed | None, list[Measure]]:
+        """Return the rows with one column for each measure's argument, and the measures over these."""
+        given = self._narrow(node.input)
+        if given is None:
+            return None, []
+        used = self._analysed.used[step]
+        measures = [measure for measure in node.measures if measure.name in used]
+        columns = {measure.expression: f"__of_{place}" for place, measure in enumerate(measures) if measure.expression != "*"}
+        derived = [Derived(name, expression) for expression, name in columns.items()]
+        rows = self._guard.rows(step, node, given, lambda rows: stateless.project(rows, derived, keep=node.by))
+        return rows, [replace(measure, expression=columns.get(measure.expression, "*")) for measure in measures]
+
+    def _is_fused(self, target: Target) -> bool:
+        """Return whether the target is the table of an aggregate's groups, and of nothing else: then it needs no state of its own."""
+        node = target.node
+        alone = sum(other.node is node for other in self._analysed.flow.targets) == 1
+        read = any(node in other.inputs for other in self._analysed.nodes.values())
+        return isinstance(node, Aggregate) and set(node.by) == set(target.keys) and alone and not read
+
+    def _into(self, target: Target) -> None:
+        node, step = target.node, self._analysed.ids[target.node]
+        name = f"into_{target.table}"
+        lines: DataFrame | None
+        if self._is_fused(target):
+            assert isinstance(node, Aggregate)
+            if self._deltas[node.input] is None:
+                return
+            given, measures = self._measured(step, node)
+            lines, parts = aggregated_target(given, self._state(name), by=node.by, measures=measures)
+        elif target.additive and not self._analysed.is_unique(target):
+            lines, parts = additive_target(self._narrow(node), self._state(name), keys=target.keys, additive=target.additive)
+        else:
+            lines, parts = keyed_target(self._narrow(node), self._state(name), keys=target.keys)
+        self._keep(name, parts)
+        if lines is not None:
+            self.outputs.append(Output("target", target.table, "", lines))
+
+    def _narrow(self, node: Node, reader: str | None = None) -> Signed | None:
+        """Return the changes of a step with the columns that are used, and the system columns that are carried; for a union as its other parts have them."""
+        given, step = self._deltas[node], self._analysed.ids[node]
+        if given is None:
+            return None
+        of = step if reader is None else reader
+        return self._only(given, [name for name in self._analysed.schemas[of].names if name in self._analysed.used[of]], self._analysed.carried[of])
+
+    def _only(self, given: Signed, names: list[str], carried: tuple[str, ...]) -> Signed:
+        return replace(given, columns=(*names, *carried))
+
+    def _take(self, step: str, node: Lookup | AsOf) -> dict[str, str]:
+        return {name: column for name, column in node.take if name in self._analysed.used[step]}
+
+    def _types(self, step: str, names: Mapping[str, str]) -> dict[str, DataType]:
+        return {field.name: field.dataType for field in self._analysed.schemas[step] if field.name in names}
+
+    def _state(self, step: str) -> dict[str, DataFrame]:
+        found = self._states.frames(self._child, step, up_to_job=self._jobs.start - 1)
+        return {part: self._near(frame) for part, frame in found.items()}
+
+    def _sides(self, step: str, left: Signed | None, right: Signed | None, *, always_right: bool = False) -> dict[str, DataFrame]:
+        """Return the kept rows that changes of the other side meet."""
+        wanted = [(LEFT, right is not None), (RIGHT, left is not None or always_right)]
+        found = [(part, self._states.frame(self._child, step, part, up_to_job=self._jobs.start - 1)) for part, needed in wanted if needed]
+        return {part: self._near(frame) for part, frame in found if frame is not None}
+
+    def _keep(self, step: str, parts: Parts) -> None:
+        self.outputs += [Output("state", step, part, frame) for part, frame in parts.items()]
+
+    def _note(self, kind: Literal["dead_letter", "expectation"], step: str, rows: Signed, *, with_row: bool) -> None:
+        self.outputs.append(Output(kind, step, "", stateless.noted(rows, with_row=with_row)))
+
+
+def _uses(analysed: Analysed) -> dict[Node, int]:
+    """Return how often the changes of each step are read: once by a step that looks at rows, several times by one that keeps state."""
+    uses = dict.fromkeys(analysed.ids, 0)
+    for node in analysed.nodes.values():
+        once = isinstance(node, Where | Select | Derive | Apply | Union)
+        for given in node.inputs:
+            uses[given] += 1 if once else 2
+    for target in analysed.flow.targets:
+        uses[target.node] += 2
+    return uses

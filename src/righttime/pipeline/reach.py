@@ -1,0 +1,93 @@
+"""How far the rows of a drain travel: not at all in small drains, which run as one task without exchanges.
+
+In: the frames of a drain.
+Out: the reach that its operators are written for, and a session that is set up for it.
+Promise: the outcome does not depend on it, only the time that it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from righttime.pipeline.operators.query import Reach
+
+MIB = 1024 * 1024
+TASK_BYTES = 16 * MIB
+TASK_STATE_BYTES = 128 * MIB
+SENT_BYTES = 256 * MIB
+
+# Everything is in one partition: no exchange is needed, hash tables are built in place, and nothing is decided while the drain runs.
+_ONE_TASK = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+    "spark.sql.shuffle.partitions": "1",
+    # One partition is not parted again, however large Spark thinks the outcome of a join may be.
+    "spark.sql.maxSinglePartitionBytes": str(2**63 - 1),
+    # It would move a join below the step that makes one partition of a relation.
+    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.PushDownLeftSemiAntiJoin",
+}
+
+
+class States(Protocol):
+    """What earlier drains left, by step."""
+
+    def frame(self, child: SparkSession, node: str, part: str, *, up_to_job: int | None = None) -> DataFrame | None: ...
+
+    def frames(self, child: SparkSession, node: str, *, up_to_job: int | None = None) -> dict[str, DataFrame]: ...
+
+
+class TooMuchState(Exception):
+    """The state that a drain reads is too much for one task."""
+
+
+class Watched:
+    """States that say when they are too much for one task."""
+
+    def __init__(self, states: States) -> None:
+        self._states = states
+        self._bytes = 0
+
+    def frame(self, child: SparkSession, node: str, part: str, *, up_to_job: int | None = None) -> DataFrame | None:
+        """Return one part."""
+        found = self._states.frame(child, node, part, up_to_job=up_to_job)
+        self._count([found] if found is not None else [])
+        return found
+
+    def frames(self, child: SparkSession, node: str, *, up_to_job: int | None = None) -> dict[str, DataFrame]:
+        """Return all parts of a step."""
+        found = self._states.frames(child, node, up_to_job=up_to_job)
+        self._count(found.values())
+        return found
+
+    def _count(self, frames: Iterable[DataFrame]) -> None:
+        self._bytes += sum(map(_bytes, frames))
+        if self._bytes > TASK_STATE_BYTES:
+            raise TooMuchState
+
+
+def reach_of(inputs: Iterable[DataFrame | None]) -> Reach:
+    """Return the reach for changes of this size."""
+    size = sum(_bytes(frame) for frame in inputs if frame is not None)
+    return "task" if size <= TASK_BYTES else "sent" if size <= SENT_BYTES else "shuffled"
+
+
+@contextmanager
+def set_up(child: SparkSession, reach: Reach) -> Iterator[None]:
+    """Set the session up for drains of this reach."""
+    conf: Any = child._jsparkSession.conf()
+    before = {name: conf.getOption(name) for name in _ONE_TASK} if reach == "task" else {}
+    for name in before:
+        conf.set(name, _ONE_TASK[name])
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            conf.set(name, value.get()) if value.isDefined() else conf.unset(name)
+
+
+def _bytes(frame: DataFrame) -> int:
+    return int(str(frame._jdf.queryExecution().analyzed().stats().sizeInBytes()))

@@ -1,0 +1,74 @@
+"""Steps that need nothing but the row: where, select, derive, expectations, user functions.
+
+In: signed sets.
+Out: signed sets; job, weight and system columns stay with their row.
+Promise: linear, that is, what a row gives when it comes is taken back when it goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.types import LongType, StructField, StructType
+
+from righttime.pipeline.applying import Caller
+from righttime.pipeline.nodes import ArrowFunction, Derived, Otherwise, Rows
+from righttime.pipeline.operators.query import Query, names, quoted
+from righttime.pipeline.operators.signed import JOB, WEIGHT, Signed
+
+MET, ROW = "__met", "_row"
+
+
+def where(given: Signed, condition: str) -> Signed:
+    """Keep the rows for which the condition is true."""
+    return replace(given, frame=_select(given, "*", f" WHERE ({condition}\n)"))
+
+
+def project(given: Signed, columns: Sequence[Derived], *, keep: Sequence[str]) -> Signed:
+    """Return the columns `keep` as they are, except that those derived take their place, then further derived ones."""
+    derived = {column.name: column.expression for column in columns}
+    # Spark tells names apart without regard to case: a derived column takes the place of one that differs only in that.
+    replaced = {name.lower(): name for name in derived}
+    kept = [replaced.pop(name.lower(), name) for name in keep]
+    kept += replaced.values()
+    # The line end keeps a comment at the end of an expression from hiding the rest.
+    chosen = [f"({derived[name]}\n) AS {quoted(name)}" if name in derived else quoted(name) for name in kept]
+    return replace(given, frame=_select(given, ", ".join([*chosen, JOB, WEIGHT])), columns=tuple(kept))
+
+
+def judge(given: Signed, condition: str) -> Signed:
+    """Add a column that says whether the row meets the condition; null is not met."""
+    met = f"coalesce(({condition}\n), false) AS {MET}"
+    return replace(given, frame=_select(given, names([*given.columns, JOB, WEIGHT], met)), columns=(*given.columns, MET))
+
+
+def expect(judged: Signed, otherwise: Otherwise) -> tuple[Signed, Signed]:
+    """Return the rows that go on, and those that came in and do not meet the condition."""
+    columns = tuple(name for name in judged.columns if name != MET)
+    met = judged if otherwise == "keep" else where(judged, MET)
+    return replace(met, columns=columns), replace(where(judged, f"NOT {MET} AND {WEIGHT} > 0"), columns=columns)
+
+
+def noted(rows: Signed, *, with_row: bool) -> DataFrame:
+    """Return job, weight and the user's columns as JSON, nulls included; without the row null."""
+    text = f"to_json(struct({names(name for name in rows.columns if not name.startswith('_'))}), map('ignoreNullFields', 'false'))"
+    return _select(rows, f"{JOB}, {WEIGHT}, {text if with_row else 'CAST(NULL AS STRING)'} AS {ROW}")
+
+
+def _select(given: Signed, columns: str, where: str = "") -> DataFrame:
+    with Query(given.frame) as sql:
+        # Without an alias, Spark takes WHERE (x) for an alias with the column x.
+        return sql.run(f"SELECT {columns} FROM {sql.view(given.frame)} AS given{where}")
+
+
+def apply(given: Signed, function: ArrowFunction, columns: StructType, arrow: pa.Schema, *, rows: Rows, system: Sequence[str]) -> Signed:
+    """Return what a user's function gives for the rows; `system` names carried system columns, which only `rows="same"` can keep."""
+    frame = given.rows()
+    carried = [*system, JOB, WEIGHT]
+    types = {field.name: field.dataType for field in frame.schema}
+    out = StructType([*columns, *(StructField(name, types[name]) for name in system), StructField(JOB, LongType()), StructField(WEIGHT, LongType())])
+    caller = Caller(function, arrow, rows, tuple(name for name in given.columns if name not in system), tuple(carried))
+    return replace(given, frame=frame.mapInArrow(caller, out), columns=(*columns.names, *system))

@@ -1,0 +1,275 @@
+"""The law of aggregates and targets, and what their sums do with nulls, overflow and odd floats."""
+
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.errors import PySparkException
+
+from righttime.pipeline.nodes import Measure
+from righttime.pipeline.operators.aggregate import aggregate
+from righttime.pipeline.operators.signed import Signed
+from righttime.pipeline.operators.target import additive_target, aggregated_target, keyed_target
+from righttime.pipeline.spark import SparkOwner
+from tests.integration.test_signed_operators import JOBS, LAW, frame_of
+from tests.support import signed_models as model
+from tests.support.signed_histories import Changes, Drains, Row, Runner, compare_every_job, drainings, histories, session
+
+ITEMS = pa.schema([("g", pa.string()), ("h", pa.int32()), ("i", pa.int32()), ("d", pa.decimal128(10, 2)), ("f", pa.float64()), ("s", pa.string())])
+FLOATS = st.sampled_from([None, 0.1, -0.0, 1e-3, 3.0, 1e15, -7.25, math.nan, math.inf, -math.inf])
+ITEM_ROWS = st.tuples(
+    st.sampled_from(["a", "b", None]),
+    st.sampled_from([1, None]),
+    st.sampled_from([None, -5, 1, 2, 2**31 - 1]),
+    st.sampled_from([None, Decimal("0.01"), Decimal("-3.35"), Decimal("99999999.99")]),
+    FLOATS,
+    st.sampled_from([None, "", "x", "y"]),
+)
+MEASURES = [
+    Measure("n", "count", "*"),
+    Measure("n_i", "count", "i"),
+    Measure("i", "sum", "i"),
+    Measure("mean_i", "avg", "i"),
+    Measure("d", "sum", "d"),
+    Measure("mean_d", "avg", "d"),
+    Measure("f", "sum", "f"),
+    Measure("least_f", "min", "f"),
+    Measure("greatest_f", "max", "f"),
+    Measure("least_s", "min", "s"),
+    Measure("many_s", "count_distinct", "s"),
+    Measure("many_f", "count_distinct", "f"),
+]
+PLAIN = [
+    model.count_all,
+    model.count(2),
+    model.total(2),
+    model.mean(2),
+    model.total(3),
+    model.decimal_mean(3, 6),
+    model.total(4),
+    model.least(4),
+    model.greatest(4),
+    model.least(5),
+    model.count_distinct(5),
+    model.count_distinct(4),
+]
+
+
+@pytest.fixture(scope="module")
+def runner(spark_owner: SparkOwner) -> Runner:
+    """One session for the whole file."""
+    return Runner(session(spark_owner.child()))
+
+
+@pytest.mark.parametrize("by", [["g", "h"], []], ids=["two columns", "all rows"])
+@settings(LAW, max_examples=3)
+@given(changes=histories(ITEMS, ITEM_ROWS, jobs_max=JOBS), drains=drainings(JOBS))
+def test_all_measures_are_exact_at_every_job(runner: Runner, by: list[str], changes: Changes, drains: Drains) -> None:
+    """Twelve measures over integers, decimals, floats with NaN and infinities, and text, with nulls, under deletes."""
+
+    def operate(deltas: Sequence[Signed | None], state: Any) -> Any:
+        made, parts = aggregate(deltas[0], state, by=by, measures=MEASURES)
+        return {"out": frame_of(made)}, parts
+
+    found = runner.run([changes], drains, operate).get("out", [])
+    places = list(range(len(by)))
+    compare_every_job(found, lambda job: model.grouped(changes.at(job), by=places, measures=PLAIN), jobs_max=JOBS, width=len(by) + len(MEASURES))
+    assert all(row[-1] in (1, -1) for row in found)
+
+
+def test_compiled_code_and_adaptive_plans_give_the_same(spark_owner: SparkOwner) -> None:
+    """The other tests interpret their plans because that is quicker; a session as drains have it computes no branch that it should not."""
+    dice = random.Random(7)
+    floats = [None, 0.1, -0.0, 1e300, math.nan, math.inf, -math.inf]
+    rows = [
+        (dice.choice("ab"), None, dice.choice([None, 1, -2]), None, dice.choice(floats), dice.choice(["x", None]), dice.randint(1, JOBS), 1) for _ in range(60)
+    ]
+    rows += [(*row[:6], JOBS, -1) for row in rows[::3]]
+    changes = Changes(ITEMS, rows)
+
+    def operate(deltas: Sequence[Signed | None], state: Any) -> Any:
+        made, parts = aggregate(deltas[0], state, by=["g"], measures=MEASURES[2:8])
+        return {"out": frame_of(made)}, parts
+
+    found = Runner(spark_owner.child()).run([changes], Drains([range(1, JOBS + 1)]), operate)["out"]
+    compare_every_job(found, lambda job: model.grouped(changes.at(job), by=[0], measures=PLAIN[2:8]), jobs_max=JOBS, width=7)
+
+
+def one_group(runner: Runner, kind: pa.DataType, values: list[tuple[Any, int, int]], *measures: Measure, groups: list[range] | None = None) -> dict[int, Row]:
+    """Return the measures of (value, job, weight) changes after each job that changes them."""
+    changes = Changes(pa.schema([("v", kind)]), values)
+    jobs = max(job for _, job, _ in values)
+
+    def operate(deltas: Sequence[Signed | None], state: Any) -> Any:
+        made, parts = aggregate(deltas[0], state, by=[], measures=measures)
+        return {"out": frame_of(made)}, parts
+
+    found = runner.run([changes], Drains(groups or [range(job, job + 1) for job in range(1, jobs + 1)]), operate)["out"]
+    return {row[-2]: row[:-2] for row in found if row[-1] > 0}
+
+
+def test_at_25_a_running_average(runner: Runner) -> None:
+    """Prices 10, 20, 30 in three jobs: the average is 10, 15, 20."""
+    prices = [(10, 1, 1), (20, 2, 1), (30, 3, 1)]
+    for groups in ([range(1, 4)], [range(1, 2), range(2, 4)], None):
+        assert one_group(runner, pa.int32(), prices, Measure("price", "avg", "v"), groups=groups) == {1: (10.0,), 2: (15.0,), 3: (20.0,)}
+
+
+def test_a_float_that_is_taken_back_leaves_no_trace(runner: Runner) -> None:
+    """A wrong 1e18 and a value beyond all sums, corrected later, do not wipe out the small values; an overflow on the way comes back."""
+    values = [(0.1, 1, 1), (0.2, 1, 1), (1e18, 1, 1), (1e18, 2, -1), (1e308, 3, 2), (1e308, 4, -2), (math.nan, 5, 1), (math.nan, 6, -1), (0.2, 6, -1)]
+    sums = {job: row[0] for job, row in one_group(runner, pa.float64(), values, Measure("v", "sum", "v")).items()}
+    assert math.isnan(sums.pop(5))
+    assert sums == {1: 1e18, 2: 0.30000000000000004, 3: math.inf, 4: 0.30000000000000004, 6: 0.1}
+
+
+def test_big_integers_may_overflow_on_the_way_but_not_in_the_result(runner: Runner) -> None:
+    """Sums are wider than BIGINT inside; a total that does not fit is an error, as in Spark."""
+    most = 2**63 - 1
+    assert one_group(runner, pa.int64(), [(most, 1, 2), (most, 1, -1)], Measure("v", "sum", "v")) == {1: (most,)}
+    with pytest.raises(PySparkException, match="OVERFLOW"):
+        one_group(runner, pa.int64(), [(most, 1, 1), (1, 1, 1)], Measure("v", "sum", "v"))
+
+
+@pytest.mark.parametrize(
+    "kind", ["DECIMAL(10, 2)", "DECIMAL(4, 0)", "DECIMAL(27, 5)", "DECIMAL(30, 12)", "DECIMAL(38, 0)", "TINYINT", "INT", "BIGINT", "FLOAT", "DOUBLE"]
+)
+def test_sums_and_averages_have_the_value_and_the_type_of_sparks_own(runner: Runner, kind: str) -> None:
+    """Precision, scale and rounding are what the user would get from a query; weights are as many equal rows."""
+    rows = [("1", 1), ("2", 3), ("-7", 2), ("5", 1), ("3", 7), (None, 1)] + ([("0.01", 5), ("2.5", 3)] if kind[0] in "DF" else [])
+    source = ", ".join(f"(CAST({'NULL' if text is None else text} AS {kind}), {weight}L)" for text, weight in rows)
+    child = runner.child
+    ours, _ = aggregate(
+        Signed(child.sql(f"SELECT v, 1L AS _job, _w FROM VALUES {source} AS t(v, _w)"), ("v",)),
+        {},
+        by=[],
+        measures=[Measure("s", "sum", "v"), Measure("a", "avg", "v")],
+    )
+    theirs = child.sql(f"SELECT sum(v) AS s, avg(v) AS a FROM (SELECT v, explode(array_repeat(1, CAST(_w AS INT))) FROM VALUES {source} AS t(v, _w))")
+    assert ours is not None
+    assert [field.dataType for field in ours.frame.schema][:2] == [field.dataType for field in theirs.schema]
+    one, other = ours.frame.collect()[0], theirs.collect()[0]
+    if kind in ("FLOAT", "DOUBLE"):
+        assert (one.s, one.a) == (pytest.approx(other.s, rel=1e-14), pytest.approx(other.a, rel=1e-14))
+    else:
+        assert (one.s, one.a) == (other.s, other.a)
+
+
+KEYED = pa.schema([("k", pa.int32()), ("v", pa.string()), ("j", pa.int32())])
+STEPS = st.lists(
+    st.tuples(st.integers(1, JOBS), st.integers(1, 4), st.sampled_from(["x", "y", None, "gone"]), st.sampled_from([1, 2])), min_size=10, max_size=24
+)
+
+
+def keyed_changes(steps: list[tuple[int, int, str | None, int]]) -> Changes:
+    living: dict[tuple[int, int], Row] = {}
+    rows: list[Row] = []
+    for job, k, text, j in sorted(steps, key=lambda one: one[0]):
+        if (k, j) in living:
+            rows.append((*living.pop((k, j)), job, -1))
+        if text != "gone":
+            living[k, j] = (k, text, j)
+            rows.append((*living[k, j], job, 1))
+    return Changes(KEYED, rows)
+
+
+def table_after(lines: Sequence[Row], job: int, keys: Sequence[int]) -> dict[Row, Row]:
+    """Apply the lines of a target up to a job; lines of one job are about different keys."""
+    table: dict[Row, Row] = {}
+    for number in range(1, job + 1):
+        touched = [tuple(row[2 + place] for place in keys) for row in lines if row[0] == number]
+        assert len(touched) == len(set(touched))
+        for row, key in zip([row for row in lines if row[0] == number], touched, strict=True):
+            if row[1] == "upsert":
+                table[key] = row[2:]
+            else:
+                assert row[1] == "delete" and key in table
+                del table[key]
+    return table
+
+
+@LAW
+@given(steps=STEPS, drains=drainings(JOBS))
+def test_a_keyed_target_holds_the_net_effect_of_every_job(runner: Runner, steps: list[tuple[int, int, str | None, int]], drains: Drains) -> None:
+    """Whatever happens to a key within a job is one line, or none."""
+    changes = keyed_changes(steps)
+
+    def operate(deltas: Sequence[Signed | None], state: Any) -> Any:
+        lines, parts = keyed_target(deltas[0], state, keys=["j", "k"])
+        return {"out": lines}, parts
+
+    lines = runner.run([changes], drains, operate).get("out", [])
+    for job in range(JOBS + 1):
+        assert Counter(table_after(lines, job, [2, 0]).values()) == changes.at(job)
+
+
+def test_two_rows_of_one_key_at_the_end_of_a_job_clash(runner: Runner) -> None:
+    """Within a job the order does not matter; two rows alive after it are reported, in the same drain or a later one, and equal rows too."""
+    rows = [
+        (1, "x", 1, 1, 1),
+        (1, "x", 1, 2, -1),
+        (1, "y", 1, 2, 1),
+        (1, "z", 1, 4, 1),
+        (1, "y", 1, 4, -1),
+        (1, "late", 1, 5, 1),
+        (2, "same", 1, 3, 1),
+        (2, "same", 1, 4, 1),
+    ]
+
+    def operate(deltas: Sequence[Signed | None], state: Any) -> Any:
+        lines, parts = keyed_target(deltas[0], state, keys=["k"])
+        return {"out": lines}, parts
+
+    lines = runner.run([Changes(KEYED, rows)], Drains([range(1, 4), range(4, 6)]), operate)["out"]
+    assert sorted((row[2], row[0], row[1]) for row in lines) == [
+        (1, 1, "upsert"),
+        (1, 2, "upsert"),
+        (1, 4, "upsert"),
+        (1, 5, "clash"),
+        (2, 3, "upsert"),
+        (2, 4, "clash"),
+    ]
+
+
+SUMS = pa.schema([("k", pa.string()), ("q", pa.int32())])
+
+
+def test_at_6_an_additive_target_starts_anew_with_every_job(runner: Runner) -> None:
+    """Job 1 adds (a, 3), (b, 1); job 2 adds (a, 2), (c, 5): each emits its own sums only, and the target holds a 5, b 1, c 5."""
+    changes = Changes(SUMS, [("a", 3, 1, 1), ("b", 1, 1, 1), ("a", 2, 2, 1), ("c", 5, 2, 1)])
+
+    def operate(deltas: Sequence[Signed | None], state: Any) -> Any:
+        lines, parts = additive_target(deltas[0], state, keys=["k"], additive=["q"])
+        return {"out": lines, "emitted": parts["groups"]}, parts
+
+    for groups in ([range(1, 3)], [range(1, 2), range(2, 3)]):
+        made = runner.run([changes], Drains(groups), operate)
+        emitted = {job: {row[0]: row[-1] for row in made["emitted"] if row[1] == job} for job in (1, 2)}
+        assert emitted == {1: {"a": 3, "b": 1}, 2: {"a": 2, "c": 5}}
+        assert table_after(made["out"], 2, [0]) == {("a",): ("a", 5), ("b",): ("b", 1), ("c",): ("c", 5)}
+
+
+@LAW
+@given(changes=histories(SUMS, st.tuples(st.sampled_from(["a", "b", None]), st.sampled_from([None, 0, 1, -4])), jobs_max=JOBS), drains=drainings(JOBS))
+def test_additive_targets_and_targets_of_an_aggregate_are_exact_at_every_job(runner: Runner, changes: Changes, drains: Drains) -> None:
+    """A key whose rows have all gone has no row, even if its sum was zero before."""
+
+    def operate(deltas: Sequence[Signed | None], state: Any) -> Any:
+        lines, parts = additive_target(deltas[0], {"groups": state["sums"]} if state else {}, keys=["k"], additive=["q"])
+        own = {name: frame for name, frame in state.items() if name != "sums"}
+        others, more = aggregated_target(deltas[0], own, by=["k"], measures=[Measure("q", "max", "q"), Measure("n", "count_distinct", "q")])
+        return {"sums": lines, "groups": others}, {"sums": parts["groups"], **more} if parts else {}
+
+    made = runner.run([changes], drains, operate)
+    for job in range(JOBS + 1):
+        sums = model.grouped(changes.at(job), by=[0], measures=[model.total(1)])
+        assert Counter(table_after(made.get("sums", []), job, [0]).values()) == sums
+        most = model.grouped(changes.at(job), by=[0], measures=[model.greatest(1), model.count_distinct(1)])
+        assert Counter(table_after(made.get("groups", []), job, [0]).values()) == most
