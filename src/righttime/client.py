@@ -26,6 +26,8 @@ from righttime.changes.schema import TableSchema, declare_table
 from righttime.errors import BadSetting, BadTable, NotAWarehouse, ReceiptForged, ReceiptUnknown, TableExists, UnknownTable, WarehouseClosed
 from righttime.flight.group import GroupWarehouse, open_service
 from righttime.flight.warehouse import RemoteWarehouse, is_service
+from righttime.flows.face import FlowMethods
+from righttime.flows.manager import Flows
 from righttime.foundation import is_postgres, open_foundation
 from righttime.ledger.receipts import Receipt, Verification
 from righttime.ledger.sqlite import Loss
@@ -33,7 +35,7 @@ from righttime.query import dbapi
 from righttime.query.answer import Answer
 from righttime.query.consumer import Consumer
 from righttime.query.postgres_queries import PostgresQueries
-from righttime.query.statement import read_statement
+from righttime.query.statement import read_statement, split_currency
 from righttime.reading import ReadingEngine, Superseded
 from righttime.service import Engine, acquire_engine, release_engine
 from righttime.settings import load_settings
@@ -88,7 +90,7 @@ def _folder(path: PathText) -> Path:
     return folder
 
 
-class Warehouse:
+class Warehouse(FlowMethods):
     """An open warehouse. Safe to use from any thread; close it, or use it in a `with` block."""
 
     def __init__(self, engine: Engine | ReadingEngine) -> None:
@@ -125,9 +127,7 @@ class Warehouse:
                     raise BadTable(table=name, reason=f"it exists with other columns or options: {known.ddl()}")
                 return known
             _refuse_taken(engine, schema.name)
-            version = engine.store.create(schema)
-            engine.mover.declare(Declared(table=schema, version=version))
-            engine.schemas[schema.name] = schema
+            engine.declare(schema)
         return schema
 
     def create_view(self, name: str, query: str) -> None:
@@ -178,7 +178,9 @@ class Warehouse:
         if engine.images.is_full():
             engine.mover.materialize(names)  # first what is here, so that lazy producers find room
         # Everything that was committed with those rows has to be here too, or a crash could keep half of a commit.
-        engine.catalyst.ensure_accuracy(engine.catalyst.authority.read_us(), self.tables(), deadline_s=engine.clock.monotonic_s() + wait_s)
+        # What flows maintain is nobody's commit, so it is only asked for by name.
+        needed = [name for name in self.tables() if name in names or name not in engine.catalyst.maintained]
+        engine.catalyst.ensure_accuracy(engine.catalyst.authority.read_us(), needed, deadline_s=engine.clock.monotonic_s() + wait_s)
         return engine.mover.materialize(names)
 
     def adopt(self, table: str) -> int:
@@ -273,6 +275,13 @@ class Warehouse:
                 raise ReceiptForged(receipt=repr(receipt)[:80], reason="it is no receipt")
             return parts.verifier.verify(Receipt.from_json(receipt) if isinstance(receipt, str) else receipt)
 
+    def _flows(self, what: str) -> Flows:
+        return self._writer(what).flows
+
+    def _tables_of(self, query: str) -> Sequence[str]:
+        text, _ = split_currency(query)
+        return self._writer("explain a query").consumer.plan(read_statement(text)).tables
+
     # -- care --------------------------------------------------------------------------------------------------------
 
     def status(self) -> Status:
@@ -282,7 +291,7 @@ class Warehouse:
 
     def losses(self) -> list[Loss]:
         """Return the commits that crashes have taken, oldest first."""
-        return self._engine.ledger.losses()
+        return [loss for loss in self._engine.ledger.losses() if not loss.made_again]
 
     def gc(self) -> dict[str, Collected]:
         """Remove files that no version in use needs, and leftovers of crashes; return what went, by table."""

@@ -8,10 +8,12 @@ a query raises `FreshnessUnknown`, or with `on_late="answer"` says in its receip
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from righttime.catalyst.images import Images
+from righttime.catalyst.maintainer import Admission, Maintainer
 from righttime.catalyst.messages import Accuracy
 from righttime.catalyst.recovery import recover
 from righttime.catalyst.settler import Settler
@@ -19,6 +21,7 @@ from righttime.catalyst.shell import Catalyst
 from righttime.changes.clock import Clock, TimeAuthority
 from righttime.changes.schema import TableSchema
 from righttime.errors import FreshnessUnknown, WarehouseDamaged, WarehouseReadOnly
+from righttime.flows.catalogue import Catalogue, FlowEntry
 from righttime.foundation import Foundation
 from righttime.ledger.book import Book
 from righttime.ledger.pins import PinTable
@@ -28,8 +31,11 @@ from righttime.query.consumer import Consumer
 from righttime.query.snapshot import Snapshots
 from righttime.query.stored import StoredTables
 from righttime.query.verify import Verifier
+from righttime.queues.peek import peek
 from righttime.settings import Settings
 
+_FOREVER_US = 2**62
+_NOT_LOADED = "its streams have changes that the flow has not loaded, and no flow runs here: `righttime run` loads them"
 _TRIES_MAX = 5
 
 
@@ -37,7 +43,7 @@ class _NoTrace:
     """A reader commits nothing, so it has nothing to note."""
 
     def slot(self, source: str) -> int:
-        raise AssertionError(source)
+        return 0  # a flow has one, whether it runs here or not
 
     def release(self, source: str) -> None:
         raise AssertionError(source)
@@ -57,13 +63,50 @@ class _DurableCatalyst(Catalyst):
         super().__init__(settings=settings, clock=clock, authority=TimeAuthority(clock), trace=_NoTrace())
         self._state = state
         self._ledger = ledger
+        self._attended: list[tuple[Maintainer, tuple[str, ...]]] = []
+        self._streams_in = Path()
 
-    def ensure_accuracy(self, time_us: int, tables: Sequence[str], *, deadline_s: float, exact: bool = False, accept_late: bool = False) -> Accuracy:
+    def attend(self, entries: Iterable[FlowEntry], streams_in: Path) -> None:
+        """Answer for the targets of flows, of which nobody knows here what they lack until somebody asks."""
+        self._streams_in = streams_in
+        for entry in entries:
+            link = self.maintain(entry.source, entry.targets)
+            link.backlog_us, link.trouble = _FOREVER_US, _NOT_LOADED
+            link.refresh()
+            self._attended.append((link, entry.streams))
+
+    def _look_at_streams(self, tables: Sequence[str]) -> None:
+        """Note what the streams behind these tables have, on disk and at this moment."""
+        wanted = [(link, names) for link, names in self._attended if set(link.tables) & set(tables)]
+        if not wanted:
+            return
+        streams = peek(self._streams_in)
+        with self.lock:
+            for link, names in wanted:
+                read = [streams[name] for name in names if name in streams]
+                link.backlog_us = max((stream.last_us for stream in read), default=0)
+                arrived = [stream.complete_us for stream in read if stream.complete_us is not None]
+                link.arrived_us = min(arrived, default=None)
+                link.refresh()
+
+    def ensure_accuracy(
+        self,
+        time_us: int,
+        tables: Sequence[str],
+        *,
+        deadline_s: float,
+        exact: bool = False,
+        accept_late: bool = False,
+        asked_us: int | None = None,
+        admission: Admission | None = None,
+    ) -> Accuracy:
         writer = self._ledger.living_writer()
+        if writer is None:
+            self._look_at_streams(tables)  # before the state is compared: a writer that came and went in between has made a newer one
         if writer is None or (exact and time_us <= self._state.time_us):
             if writer is None and self._ledger.newest_state().number != self._state.number:
                 raise Superseded
-            return super().ensure_accuracy(time_us, tables, deadline_s=deadline_s, exact=exact, accept_late=accept_late)
+            return super().ensure_accuracy(time_us, tables, deadline_s=deadline_s, exact=exact, accept_late=accept_late, asked_us=asked_us, admission=admission)
         if accept_late:
             return Accuracy(self._state.time_us, {f"process {writer}": self._state.time_us}, unknown=True)
         stale_s = (self.authority.read_us() - self._state.time_us) / 1e6
@@ -85,6 +128,7 @@ class Parts:
         self.catalyst = _DurableCatalyst(self.state, ledger=ledger, settings=settings, clock=clock)
         self.wal = engine.foundation.open_log()
         recover(self.catalyst, ledger=ledger, store=engine.store, wal=self.wal, trace=None, schemas=self.schemas, state=self.state)
+        self.catalyst.attend(Catalogue(folder / "flows").entries(), folder / "streams")
         self.images = Images(self.catalyst, settings=settings, folder=folder)
         settler = Settler(self.catalyst, engine.store, schemas=self.schemas)
         pins = PinTable(pins_max=4096)

@@ -20,7 +20,7 @@ import pyarrow.dataset as ds
 from righttime.catalyst.images import Images, forget_spilled
 from righttime.catalyst.keeper import Keeper
 from righttime.catalyst.local import LocalSessions
-from righttime.catalyst.mover import Mover
+from righttime.catalyst.mover import Declared, Mover
 from righttime.catalyst.policies import Policy
 from righttime.catalyst.port import Port
 from righttime.catalyst.producer import Producer
@@ -30,6 +30,8 @@ from righttime.catalyst.shell import Catalyst
 from righttime.changes.clock import Clock, SystemClock, TimeAuthority
 from righttime.changes.schema import TableSchema
 from righttime.errors import BadSetting
+from righttime.flows.manager import FlowParts, Flows
+from righttime.flows.taps import TapParts
 from righttime.foundation import Foundation, open_foundation
 from righttime.ledger.pins import PinTable
 from righttime.ledger.state import State
@@ -110,7 +112,28 @@ class Engine:
             producers_changed=self._write_roster,
             check_storable=self.foundation.check_storable,
         )
+        self.flows = Flows(
+            FlowParts(
+                catalyst=self.catalyst,
+                mover=self.mover,
+                images=self.images,
+                spark=self.spark,
+                schemas=self.schemas,
+                settings=settings,
+                folder=folder,
+                create_table=self.declare,
+                taps=TapParts(self.catalyst, self.snapshots, self.store, self.schemas, settings.wait_s),
+            )
+        )
+        self.snapshots.stream_cuts = self.flows.stream_cuts
         log.info("warehouse.opened", path=self.name, state=self.recovered.state.number, replayed=self.recovered.rows_replayed)
+
+    def declare(self, schema: TableSchema) -> None:
+        """Make a new table known."""
+        with self.declarations:
+            version = self.store.create(schema)
+            self.mover.declare(Declared(table=schema, version=version))
+            self.schemas[schema.name] = schema
 
     def _known_batch(self, source: str, batch_id: str) -> Any:
         found = self.ledger.batch(source, batch_id)
@@ -186,6 +209,7 @@ class Engine:
 
     def close(self) -> None:
         """Make everything committed durable and let go of the folder. If that fails everything stays open, to be closed again when there is space."""
+        self.flows.stop_all()
         for producer in self.producers:
             producer.close()
         with self.catalyst.lock:
@@ -197,6 +221,7 @@ class Engine:
                 self.catalyst.closing = False
             raise
         self.keeper.stop()
+        self.flows.close()
         self.trace.reset()  # only now: until everything is safe, the trace tells what a crash would lose
         self.mover.close()
         self.images.close()

@@ -6,6 +6,7 @@ Promise: each bound and wait has a default, a unit in its name and a range that 
 """
 
 from pathlib import Path
+from tomllib import TOMLDecodeError
 from typing import Any
 
 from pydantic import Field, ValidationError
@@ -54,6 +55,21 @@ class Settings(BaseSettings):
     spark_master: str = Field(default="local[*]", description="Spark master, used when no Spark session is active.")
     spark_conf: dict[str, str] = Field(default_factory=dict, description="Further Spark configuration.")
 
+    # Streams.
+    stream_segment_rows: int = Field(default=131_072, ge=1, description="Rows at which the tail of a stream is sealed into one segment.")
+    stream_log_bytes: int = Field(
+        default=64 * MIB, ge=1, description="Size at which the next file of the feed log is begun, and all tails of streams are sealed."
+    )
+    stream_cache_bytes: int = Field(default=256 * MIB, ge=0, description="Bytes of segments that all streams together keep in memory.")
+    stream_dead_letters_max: int = Field(default=10_000, ge=0, description="Dead letters that a stream keeps before appends with bad changes are refused.")
+
+    # Flows.
+    drain_rows_max: int = Field(default=500_000, ge=1, description="Changes that one drain takes; more are parted at commits.")
+    drain_jobs_max: int = Field(default=256, ge=1, description="Jobs that one drain takes.")
+    background_rows: int = Field(default=100_000, ge=1, description="A flow takes changes without being asked once more than so many wait.")
+    background_idle_s: float = Field(default=1.0, ge=0, description="A flow takes waiting changes when no query came for this long; 0 = never.")
+    window_s: float = Field(default=2.0, gt=0, description="How often a flow in near-real-time mode, the yardstick of benchmarks, takes changes.")
+
     # The service, and its clients.
     message_bytes_max: int = Field(default=512 * MIB, ge=1024, le=2000 * MIB, description="Largest message that the service takes, and that a client sends.")
     calls_max: int = Field(default=128, ge=1, description="Calls that the service works on at once; further ones are refused for the moment.")
@@ -96,13 +112,23 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings, env_settings, TomlConfigSettingsSource(settings_cls))
+        return (init_settings, env_settings, _SettingsFile(settings_cls))
+
+
+class _SettingsFile(TomlConfigSettingsSource):
+    """`righttime.toml` without its table `[project]`, which is no setting: see `project.py`."""
+
+    def _read_file(self, file_path: Any) -> dict[str, Any]:
+        found = super()._read_file(file_path)
+        return {name: value for name, value in found.items() if name != "project" or not isinstance(value, dict)}
 
 
 def load_settings(**overrides: Any) -> Settings:
     """Read settings from arguments, environment and `righttime.toml`; raise `BadSetting` naming the first bad one."""
     try:
         return Settings(**overrides)
+    except TOMLDecodeError as error:
+        raise BadSetting(name="righttime.toml", reason=f"the file cannot be read: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"]) or "settings"

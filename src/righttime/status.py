@@ -1,16 +1,20 @@
 """The status of an open warehouse, as values.
 
 In: an engine.
-Out: per table what is hot and stored, per producer what is unflushed, and how full each bound is.
-Promise: reads memory only; starts no Spark and waits for nobody.
+Out: per table what is hot and stored, per producer what is unflushed, per flow what waits, and how full each bound is.
+Promise: reads memory, and for a reader the files of streams; starts no Spark and waits for nobody.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from righttime.catalyst.maintainer import Maintainer
 from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.table import MemoryTable
 from righttime.changes.position import START
+from righttime.flows.catalogue import Catalogue
+from righttime.flows.jobs import FlowStatus
+from righttime.queues.peek import peek
 from righttime.reading import Parts
 from righttime.roster import read_roster
 from righttime.service import Engine
@@ -19,7 +23,7 @@ from righttime.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One table; `lag_s` is the age of its oldest committed row that is not stored, 0 if all are."""
+    """One table; `rows_hot` counts living versions that are not stored, `lag_s` is the age of the oldest committed row among them, 0 if all are stored."""
 
     name: str
     version: int
@@ -60,12 +64,14 @@ class Status:
     queries: int
     commits_lost: int
     writer: int | None = None
+    flows: tuple[FlowStatus, ...] = ()
 
 
 def status_of(parts: Engine | Parts, *, name: str, folder: Path, settings: Settings) -> Status:
     """Read the status of a writer's engine or of a reader's parts."""
     catalyst = parts.catalyst
-    losses = parts.ledger.losses()
+    flows = tuple(parts.flows.status()) if isinstance(parts, Engine) else _flows_elsewhere(parts, folder)
+    losses = [loss for loss in parts.ledger.losses() if not loss.made_again]
     with catalyst.lock:
         now_us = catalyst.authority.read_us()
         return Status(
@@ -82,6 +88,7 @@ def status_of(parts: Engine | Parts, *, name: str, folder: Path, settings: Setti
             queries=len(catalyst.leases),
             commits_lost=sum(loss.last - loss.first + 1 for loss in losses),
             writer=None if isinstance(parts, Engine) else parts.ledger.living_writer(),
+            flows=flows,
         )
 
 
@@ -107,6 +114,22 @@ def _elsewhere(parts: Engine | Parts, folder: Path) -> tuple[ProducerStatus, ...
     )
 
 
+def _flows_elsewhere(parts: Parts, folder: Path) -> tuple[FlowStatus, ...]:
+    """Return the flows as far as files tell: their last durable job, and what their streams have since. Its jobs are known to the one who runs it."""
+    entries = list(Catalogue(folder / "flows").entries())
+    streams = peek(folder / "streams") if entries else {}
+    now_us = parts.catalyst.authority.read_us()
+    found = []
+    for entry in entries:
+        horizon_us = parts.catalyst.head.source(entry.source).last.time_us
+        read = [streams[name] for name in entry.streams if name in streams]
+        waiting = [first_us for stream in read if (first_us := stream.first_after(horizon_us)) is not None]
+        lag_s = max(now_us - min(waiting), 0) / 1e6 if waiting else 0.0
+        rows = sum(stream.rows_after(horizon_us) for stream in read)
+        found.append(FlowStatus(entry.name, False, "", entry.streams, entry.targets, 0, rows, horizon_us, lag_s, ()))
+    return tuple(found)
+
+
 def _producers(catalyst: Catalyst, now_us: int) -> tuple[ProducerStatus, ...]:
     return tuple(
         ProducerStatus(
@@ -117,4 +140,5 @@ def _producers(catalyst: Catalyst, now_us: int) -> tuple[ProducerStatus, ...]:
             max(now_us - min(link.archived_from.values()), 0) / 1e6 if link.archived_from else 0.0,
         )
         for source, link in sorted(catalyst.links.items())
+        if not isinstance(link, Maintainer)
     )

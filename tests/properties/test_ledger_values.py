@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from righttime.changes.position import Commit, SourceCut
 from righttime.ledger.pins import PinTable
-from righttime.ledger.receipts import HotInterval, Receipt, TableReceipt
+from righttime.ledger.receipts import HotInterval, Receipt, StreamCommit, StreamReceipt, TableReceipt
 from righttime.ledger.state import LaneState, LogPosition, State, TableState
 
 NAMES = st.text(max_size=8)
@@ -30,6 +30,7 @@ STATES = st.builds(
     LOG_POSITIONS,
 )
 HOT = st.builds(HotInterval, NAMES, NUMBERS, NUMBERS, NUMBERS)
+STREAM_COMMITS = st.builds(StreamCommit, NUMBERS, NUMBERS, st.none() | NAMES)
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "receipt_id": NAMES,
     "warehouse_id": NAMES,
@@ -47,6 +48,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "digest": NAMES,
     "issued_us": NUMBERS,
     "uncommitted": NAMES,
+    "streams": st.lists(st.builds(StreamReceipt, NAMES, NAMES, st.none() | STREAM_COMMITS, st.none() | STREAM_COMMITS), max_size=2).map(tuple),
 }
 RECEIPTS = st.builds(Receipt, **FIELDS)
 

@@ -94,8 +94,9 @@ class LocalSession:
 
     def _commit_durably(self, bypass: Mapping[str, Bypass], *, store: bool, batch_id: str | None) -> Published:
         wanted = self._unstored() if store else self._without_memory()
-        # Tables with operations are only logged here and stored in a second step, whose outcome depends on when this commit was made.
-        tables = {table for table in wanted if not self._catalyst.tables[table].has_operations}
+        # Tables with operations are only logged here and stored in a second step, whose outcome depends on when this commit was made; so are tapped
+        # ones, whose streams have to get the rows first.
+        tables = {table for table in wanted if not self._catalyst.tables[table].has_operations and table not in self._catalyst.tapped}
         kind = "materialize" if store else "bypass" if bypass else "log"
         with self._with.settler.checking(self.link, wait_s=self._with.settings.wait_s) as confirm:
             try:
@@ -125,7 +126,8 @@ class LocalSession:
 
     def _ensure_all(self) -> None:
         deadline_s = self._catalyst.clock.monotonic_s() + self._with.settings.wait_s
-        self._catalyst.ensure_accuracy(self._catalyst.authority.read_us(), list(self._catalyst.tables), deadline_s=deadline_s)
+        others = [table for table in self._catalyst.tables if table not in self._catalyst.maintained]  # nobody but their flow writes those
+        self._catalyst.ensure_accuracy(self._catalyst.authority.read_us(), others, deadline_s=deadline_s)
 
     def _unstored(self) -> set[str]:
         with self._catalyst.lock:

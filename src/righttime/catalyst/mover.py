@@ -17,6 +17,7 @@ from righttime.catalyst.ends import NOTHING, Hidden
 from righttime.catalyst.images import batches_of, rows_of
 from righttime.catalyst.links import Link
 from righttime.catalyst.log import Log, LogEntry, Record
+from righttime.catalyst.maintainer import Maintainer
 from righttime.catalyst.messages import Bypass, Published
 from righttime.catalyst.settler import Settler
 from righttime.catalyst.shell import Catalyst
@@ -83,6 +84,7 @@ class Mover:
         self._unclean: set[str] = set()
         self._checkpoints = ThreadPoolExecutor(max_workers=1, thread_name_prefix="righttime-checkpoint")
         self.durable: State = ledger.newest_state()
+        self.before_storing: Callable[[Collection[str]], None] = lambda tables: None
 
     def commit(
         self, link: Link, *, tables: Collection[str], bypass: Mapping[str, Bypass], batch_id: str | None, kind: str, confirm: Callable[[], None] | None = None
@@ -91,11 +93,13 @@ class Mover:
 
         Own rows of tables with operations are only logged. `confirm` is called at the commit point, with the lock held, and may refuse.
         """
+        self._catalyst.refuse_maintained(link, bypass)
         with self._lock:
             return self._run(own=link, tables={*tables, *bypass}, bypass=bypass, batch_id=batch_id, kind=kind, confirm=confirm)
 
     def materialize(self, tables: Collection[str]) -> int:
         """Store the committed hot rows of `tables`; return the state."""
+        self.before_storing(tables)
         with self._lock:
             return self._run(own=None, tables=set(tables), bypass={}, batch_id=None, kind="materialize").state
 
@@ -161,7 +165,7 @@ class Mover:
         if any(self._catalyst.table(table).has_operations for table in loaded):
             # Rows that are stored carry no commit time, so what was ordered before them has to be done before them.
             self._try(None, loaded, {}, None, "materialize", Declared(), None)
-        cuts = self._settled(tables - loaded)
+        cuts = self._settled(tables - loaded, guarded=own is None)
         step = _Step(own, capture(self._catalyst, own=own, stored_tables=tables, cuts=cuts), bypass, tables, kind, declared)
         try:
             self._write(step)
@@ -188,14 +192,31 @@ class Mover:
         """Tables whose operations are settled anew, on the version that is adopted: what they ended in the older one is stored with neither."""
         return {table for table, extra in bypass.items() if extra.adopted is not None and self._catalyst.table(table).has_operations}
 
-    def _settled(self, tables: Collection[str]) -> dict[str, int]:
-        """Settle the tables that have operations, and return the time up to which they can be stored: nothing committed until then is missing here."""
-        with self._catalyst.lock:
-            changed = [table for table in tables if self._catalyst.table(table).has_operations]
-            now_us = self._catalyst.authority.read_us()
-            cut_us = min((complete_us(self._catalyst, source, now_us) for source in self._catalyst.head.sources), default=now_us)
-        self._settler.settle(changed, cut_us)
-        return dict.fromkeys(changed, cut_us)
+    def _settled(self, tables: Collection[str], *, guarded: bool) -> dict[str, int]:
+        """Settle the tables that have operations, and return the time up to which they can be stored: nothing committed until then is missing here.
+
+        With `guarded`, no table is stored beyond the cut of a query that is about to begin on it; a tapped one never beyond what its stream has.
+        """
+        catalyst = self._catalyst
+        with catalyst.lock:
+            now_us = catalyst.authority.read_us()
+            cuts = {}
+            for table in tables:
+                waiting = [each.cut_us for each in catalyst.admissions if table in each.tables and each.cut_us is not None] if guarded else []
+                waiting += [catalyst.tapped[table]] if table in catalyst.tapped else []
+                if waiting or catalyst.table(table).has_operations:
+                    cuts[table] = min([self._complete_us(table, now_us), *waiting])
+        for table, cut_us in cuts.items():
+            self._settler.settle([table], cut_us)
+        return cuts
+
+    def _complete_us(self, table: str, now_us: int) -> int:
+        """Return up to when everything is here that can concern `table`: of its flow if it has one, else of all sources that are no flows."""
+        catalyst, flow = self._catalyst, self._catalyst.maintained.get(table)
+        if flow is not None:
+            return complete_us(catalyst, flow.source, now_us)
+        others = (source for source in catalyst.head.sources if not isinstance(catalyst.links.get(source), Maintainer))
+        return min((complete_us(catalyst, source, now_us) for source in others), default=now_us)
 
     # -- the phases --------------------------------------------------------------------------------------------------
 

@@ -111,8 +111,10 @@ class Port:
 
 def checked_source(name: object) -> str:
     """Return a producer's name, or raise `BadSource`."""
-    if isinstance(name, str) and (name.startswith("delta.") or name == VERSIONS):
-        raise BadSource(source=name, reason="names that begin with delta. are for adopted versions, and * for versions that updates make")
+    if isinstance(name, str) and (name.startswith(("delta.", "flow.")) or name == VERSIONS):
+        raise BadSource(
+            source=name, reason="names that begin with delta. or flow. are for adopted versions and for flows, and * for versions that updates make"
+        )
     if not isinstance(name, str) or not name.strip() or len(name.encode()) > 190:
         raise BadSource(source=name, reason="a name is 1 to 190 bytes of text")
     return name

@@ -58,6 +58,8 @@ def recover(
         ledger.note_loss(losses, trace_id=trace.trace_id)
         trace.reset()
     for loss in losses:
+        if loss.made_again:
+            continue
         log.warning("commits.lost", source=loss.source, first=loss.first, last=loss.last, rows=loss.rows)
     return Recovered(state, losses, rows)
 

@@ -16,12 +16,14 @@ from righttime.catalyst.head import Head
 from righttime.catalyst.indexes import RowIds
 from righttime.catalyst.leases import LaneKey, Lease, LeaseTable
 from righttime.catalyst.links import Link
+from righttime.catalyst.maintainer import Admission, Maintainer, choose_cut, newest_exact
 from righttime.catalyst.messages import Accuracy, Content, Flush, Look, Published, Trace
 from righttime.catalyst.table import VERSIONS, Lane, MemoryTable, Slice
 from righttime.changes.clock import Clock, TimeAuthority
 from righttime.changes.operations import rows_and_operations
 from righttime.changes.position import Commit, time_text
 from righttime.errors import AsOfUnavailable, BadSource, FreshnessUnavailable, NotLazy, ProducerClosed, UnknownTable
+from righttime.errors.flows import TableMaintained
 from righttime.settings import Settings
 
 
@@ -41,6 +43,9 @@ class Catalyst:
         self.tables: dict[str, MemoryTable] = {}
         self.links: dict[str, Link] = {}
         self.gates: Counter[str] = Counter()  # tables to which nobody may commit lazily now
+        self.maintained: dict[str, Maintainer] = {}  # by target table
+        self.admissions: list[Admission] = []
+        self.tapped: dict[str, int] = {}  # tables that are streams too, and the time up to which their streams have their changes
         self.authority = authority
         self.clock = clock
         self._settings = settings
@@ -98,6 +103,7 @@ class Catalyst:
         """Number a commit whose rows stay with the producer; from here on queries know that they have to ask for them."""
         with self.lock:
             self._refuse_closing(link.source)
+            self.refuse_maintained(link, rows)
             gated = next((table for table in rows if self.gates[table] > 0), None)
             if gated is not None:
                 raise NotLazy(table=gated)
@@ -119,6 +125,7 @@ class Catalyst:
         """Take archives and the rows of this commit in, all visible together in one new state."""
         with self.lock:
             self._refuse_closing(link.source)
+            self.refuse_maintained(link, rows)
             self._take(link, flushes)
             count = self._stage(link, rows)
             published = self.finish(link, self.authority.next_us(), rows=count, batch_id=batch_id)
@@ -128,6 +135,7 @@ class Catalyst:
     def stage(self, link: Link, flushes: Iterable[Flush], rows: Mapping[str, Sequence[Content]]) -> None:
         """Take archives in, and the rows of an open transaction as uncommitted: only their own producer can read those."""
         with self.lock:
+            self.refuse_maintained(link, rows)
             self._take(link, flushes)
             link.staged_rows += self._stage(link, rows)
             self.head.advance()
@@ -204,6 +212,13 @@ class Catalyst:
         if self.hot_rows_max is not None and table.rows_unstored >= self.hot_rows_max:
             self.grown.notify_all()
 
+    def refuse_maintained(self, link: Link, tables: Iterable[str]) -> None:
+        """Refuse rows for a table that a flow maintains: it is what the flow makes of its streams, and nothing else."""
+        for table in tables:
+            flow = self.maintained.get(table)
+            if flow is not None and flow is not link:
+                raise TableMaintained(table=table, flow=flow.source.removeprefix("flow."))
+
     def _refuse_closing(self, source: str) -> None:
         """Refuse what would be acknowledged and then lost: the last look at what has to be safe is under way."""
         if self.closing:
@@ -221,19 +236,154 @@ class Catalyst:
         self._trace.record(self._slots[link.source], commit.number, time_us, self.head.source(link.source).rows)
         return commit
 
+    # -- flows -------------------------------------------------------------------------------------------------------
+
+    def maintain(self, source: str, tables: Sequence[str]) -> Maintainer:
+        """Let a flow have its target tables; it stays their maintainer until the warehouse is closed, running or not."""
+        with self.lock:
+            for table in tables:
+                known = self.maintained.get(table)
+                if known is not None and known.source != source:
+                    raise TableMaintained(table=table, flow=known.source.removeprefix("flow."))
+            found = self.links.get(source)
+            if not isinstance(found, Maintainer):
+                self._slots.setdefault(source, self._trace.slot(source))
+                found = self.links[source] = Maintainer(source, Condition(self.lock), "flow", alive_s=self.clock.monotonic_s())
+                found.horizon_us = self.head.source(source).last.time_us
+            for table in found.tables:
+                self.maintained.pop(table, None)
+            found.tables = tuple(tables)
+            self.maintained.update(dict.fromkeys(tables, found))
+            found.refresh()
+            return found
+
+    def publish_job(self, link: Maintainer, content: Mapping[str, Sequence[Content]], *, first_us: int, horizon_us: int) -> Published:
+        """Show what a job made, in all targets, at its horizon."""
+        with self.lock:
+            rows = 0
+            for name in link.tables:
+                table, parts = self.table(name), content.get(name, ())
+                lane = table.lane(link.source)
+                if parts:
+                    self._add(table, lane, parts)
+                    rows += sum(part.rows for part in parts)
+                lane.commit(horizon_us)
+            commit = self._number(link, horizon_us, rows=rows)
+            link.publish(first_us, horizon_us)
+            self.arrivals.notify_all()
+            return Published(commit, self.head.advance())
+
+    def advance_flow(self, link: Maintainer, horizon_us: int) -> None:
+        """Note that the streams of a flow have nothing that is not published up to `horizon_us`."""
+        with self.lock:
+            link.advance(horizon_us)
+            self.arrivals.notify_all()
+
+    def await_cuts(self, link: Maintainer, *, timeout_s: float) -> list[int]:
+        """Wait for cuts that queries want of a flow, and settle that jobs end there; empty after the time-out or when it is nudged."""
+        with self.lock:
+            if not any(cut_us > link.closed_us for cut_us in link.cuts) and timeout_s > 0:
+                link.asked.wait(timeout=timeout_s)
+            cuts = [cut_us for cut_us in link.cuts if cut_us > link.closed_us]
+            link.closed_us = max([link.closed_us, *cuts])
+            return cuts
+
+    def close_job(self, link: Maintainer) -> int:
+        """Settle that a job ends now, though no query asked for it; return when. Queries that come from here on may share it."""
+        with self.lock:
+            now_us = self.authority.read_us()
+            link.closed_us = max(link.closed_us, now_us if link.arrived_us is None else min(now_us, link.arrived_us))
+            link.want(link.closed_us)
+            return link.closed_us
+
+    @contextmanager
+    def admitted(self, tables: Sequence[str]) -> Iterator[Admission]:
+        """Keep what is stored of these tables from running past a query that waits for its cut, as long as the block lasts."""
+        admission = Admission(frozenset(tables))
+        with self.lock:
+            self.admissions.append(admission)
+        try:
+            yield admission
+        finally:
+            with self.lock:
+                self.admissions.remove(admission)
+
+    def _admit(self, flows: Sequence[Maintainer], admission: Admission, oldest_us: int, asked_us: int, *, exact: bool) -> int:
+        """Choose the cut of a query over flows' targets and ask them for it; the caller has the lock."""
+        if admission.cut_us is None or admission.cut_us < oldest_us:
+            # A job that is closed cannot be parted again, so a query comes after it.
+            came_us = max([asked_us, oldest_us, *(flow.closed_us for flow in flows)])
+            admission.cut_us = oldest_us if exact else choose_cut(oldest_us, came_us, flows)
+        for flow in flows:
+            flow.want(admission.cut_us)
+        return admission.cut_us
+
+    def _await_flows(self, flows: Sequence[Maintainer], cut_us: int, started_s: float, *, deadline_s: float, floor_us: int, accept_late: bool) -> Accuracy:
+        """Wait until all flows have published what a cut needs."""
+        while True:
+            behind = [flow for flow in flows if not flow.exact(cut_us)]
+            if not behind:
+                return Accuracy(cut_us, {})
+            now_s = self.clock.monotonic_s()
+            stuck = next((flow for flow in behind if flow.trouble), None)  # a runner that ends, however it ends, says so
+            blurred = next((flow for flow in behind if cut_us <= flow.horizon_us), None)
+            if blurred is not None:
+                self._refuse_blurred(blurred, cut_us)
+            if stuck is None and now_s < deadline_s:
+                self.arrivals.wait(timeout=max(deadline_s - now_s, 0.001))
+                continue
+            late_us = newest_exact(cut_us, flows)
+            if accept_late and late_us >= floor_us:
+                return Accuracy(late_us, {flow.source: late_us for flow in behind})
+            flow = stuck or behind[0]
+            raise FreshnessUnavailable(
+                table=flow.tables[0],
+                source=flow.source,
+                waited_s=now_s - started_s,
+                stale_s=(self.authority.read_us() - flow.exact_before(cut_us)) / 1e6,
+                why=flow.trouble or "the flow has not come so far yet",
+            )
+
+    def _refuse_blurred(self, flow: Maintainer, cut_us: int) -> None:
+        raise AsOfUnavailable(
+            asked=time_text(cut_us),
+            table=flow.tables[0],
+            reason="the flow that maintains it took changes before and after that time in one job",
+            earliest=time_text(flow.horizon_us),
+        )
+
     # -- queries -----------------------------------------------------------------------------------------------------
 
-    def ensure_accuracy(self, time_us: int, tables: Sequence[str], *, deadline_s: float, exact: bool = False, accept_late: bool = False) -> Accuracy:
-        """Bring the lanes of `tables` up to `time_us` (P8'), asking lazy producers; wait until `deadline_s` on the monotonic clock."""
+    def ensure_accuracy(
+        self,
+        time_us: int,
+        tables: Sequence[str],
+        *,
+        deadline_s: float,
+        exact: bool = False,
+        accept_late: bool = False,
+        asked_us: int | None = None,
+        admission: Admission | None = None,
+    ) -> Accuracy:
+        """Bring the lanes of `tables` up to `time_us` (P8'), asking lazy producers; wait until `deadline_s` on the monotonic clock.
+
+        Tables that flows maintain are cut between two jobs, at `time_us` or later and not beyond `asked_us`, when the query came.
+        """
         with self.lock:
+            flows = list({flow.source: flow for name in tables if (flow := self.maintained.get(name)) is not None}.values())
             # Neither rows that are stored nor commits that are forgotten can be told apart by time any more.
             floor_us = max([self.head.oldest_us, *(self.table(name).stored_us for name in tables)])
             if exact and time_us < floor_us:
                 self._refuse_as_of(time_us, tables)
             wanted_us = max(time_us, floor_us)
             started_s = self.clock.monotonic_s()
+            if flows:
+                came_us = self.authority.read_us() if asked_us is None else asked_us
+                if not exact:
+                    wanted_us = max(min(wanted_us, came_us - min(flow.tolerance_us for flow in flows)), floor_us)
+                wanted_us = self._admit(flows, admission or Admission(frozenset(tables)), wanted_us, came_us, exact=exact)
             while True:
-                behind = [(table, link) for table, link in self._lazy_lanes(tables) if self.tables[table].lane(link.source).times.newest_us < wanted_us]
+                behind = [(table, link) for table, link in self.lazy_lanes(tables) if self.tables[table].lane(link.source).times.newest_us < wanted_us]
                 if not behind:
                     break
                 now_s = self.clock.monotonic_s()
@@ -249,9 +399,11 @@ class Catalyst:
                     link.request(table, wanted_us)
                 lapses_s = min(link.alive_s for table, link in behind if (table, link) not in silent) + self._settings.producer_lease_s - now_s
                 self.arrivals.wait(timeout=max(min(deadline_s - now_s, lapses_s + 0.001), 0.001))
+            if flows:
+                return self._await_flows(flows, wanted_us, started_s, deadline_s=deadline_s, floor_us=floor_us, accept_late=accept_late)
             if exact:
                 return Accuracy(wanted_us, {})
-            lanes = [self.tables[table].lane(link.source).times for table, link in self._lazy_lanes(tables)]
+            lanes = [self.tables[table].lane(link.source).times for table, link in self.lazy_lanes(tables)]
             return Accuracy(newest_consistent(wanted_us, lanes, otherwise_us=self.authority.read_us()), {})
 
     def _refuse_as_of(self, time_us: int, tables: Sequence[str]) -> None:
@@ -264,9 +416,9 @@ class Catalyst:
             earliest=time_text(max(newest.stored_us, self.head.oldest_us)),
         )
 
-    def _lazy_lanes(self, tables: Sequence[str]) -> list[tuple[str, Link]]:
+    def lazy_lanes(self, tables: Sequence[str]) -> list[tuple[str, Link]]:
         """Lanes whose producer holds committed rows back; all others are complete up to now."""
-        return [(table, link) for link in self.links.values() for table in tables if table in link.archived_from]
+        return [(table, link) for link in self.links.values() for table in tables if table in link.archived_from and not isinstance(link, Maintainer)]
 
     def _late(
         self,

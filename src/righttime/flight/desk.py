@@ -74,7 +74,7 @@ class Desk:
             "group.disclaim": (WRITE, self.group.disclaim),
             "group.view": (WRITE, self.group.create_view),
         }
-        for name in ("catalog", "receipt", "receipts", "verify", "status", "losses"):
+        for name in ("catalog", "receipt", "receipts", "verify", "status", "explain", "losses"):
             calls[name] = (READ, _plain(getattr(own, name)))
         for name in ("create_table", "create_view", "materialize", "adopt", "gc"):
             calls[name] = (WRITE, _plain(getattr(own, name)))

@@ -33,6 +33,7 @@ from righttime.flight.group_verify import verify_whole
 from righttime.flight.reading import RemoteConsumer
 from righttime.flight.transport import SCHEME, Target
 from righttime.flight.warehouse import RemoteWarehouse, open_remote
+from righttime.flows.face import NoFlows
 from righttime.ledger.receipts import Receipt, Verification
 from righttime.ledger.sqlite import Loss
 from righttime.pipeline.spark import SparkOwner
@@ -66,7 +67,7 @@ def open_service(
     return GroupWarehouse(targets, Bearer.given(token, token_file), settings=load_settings(**settings), clock=clock or SystemClock())
 
 
-class GroupWarehouse:
+class GroupWarehouse(NoFlows):
     """A warehouse over several services. Safe to use from any thread; close it, or use it in a `with` block."""
 
     def __init__(self, targets: Sequence[Target], bearer: Bearer, *, settings: Settings, clock: Clock) -> None:
@@ -250,6 +251,7 @@ class GroupWarehouse:
             path=self._path,
             tables=tuple(sorted((table for status in found for table in status.tables), key=lambda table: table.name)),
             producers=tuple(producers),
+            flows=tuple(sorted((flow for status in found for flow in status.flows), key=lambda flow: flow.name)),
             **{name: sum(getattr(status, name) for status in found) for name in added},
             **{name: min(getattr(status, name) for status in found) for name in per_table},
         )

@@ -62,7 +62,7 @@ class GroupCalls:
             ticket = self._ticket() if message.header.get("ticket") is True else None
             floor_us = max([catalyst.head.oldest_us, *(catalyst.table(name).stored_us for name in names)])
             read_us = self._authority.read_us()
-            ready_us = min((catalyst.table(name).lane(link.source).times.newest_us for name, link in catalyst._lazy_lanes(names)), default=read_us)
+            ready_us = min((catalyst.table(name).lane(link.source).times.newest_us for name, link in catalyst.lazy_lanes(names)), default=read_us)
             return {"read": read_us, "floor": floor_us, "ready": ready_us, "ticket": ticket}
 
     def observe(self, time_us: int | None, grant: Grant) -> None:
@@ -186,23 +186,23 @@ class GroupCalls:
         """Verify this catalyst's share of a whole receipt; say which tables and whose sources that is."""
         whole = Receipt.from_json(message.text("receipt"))
         if whole.warehouse_id == self._engine.ledger.warehouse_id:
-            self._engine.verifier._refuse_forged(whole)
+            self._engine.verifier.refuse_forged(whole)
             share = share_of(whole, self._engine.schemas, None)
-            return _verified(share, self._engine.verifier._by_ledger(share, "the seal is ours"), "")
+            return _verified(share, self._engine.verifier.by_ledger(share, "the seal is ours"), "")
         part = self._engine.ledger.receipt(whole.receipt_id)
         return self._verify_forgotten(whole, message.text("address")) if part is None else self._verify_part(whole, part)
 
     def _verify_part(self, whole: Receipt, part: Receipt) -> Answer:
-        self._engine.verifier._refuse_forged(part)
+        self._engine.verifier.refuse_forged(part)
         address = same_share(part, whole)
         if address is None:
             return _verified(part, Verification(False, "ledger", "the ledger holds another part of this answer"), "")
-        return _verified(part, self._engine.verifier._by_ledger(part, "the ledger holds the same part"), address)
+        return _verified(part, self._engine.verifier.by_ledger(part, "the ledger holds the same part"), address)
 
     def _verify_forgotten(self, whole: Receipt, address: str) -> Answer:
         """Check a part that the ledger has forgotten by what is known now."""
-        verifier, share = self._engine.verifier, stripped(whole, self._engine.schemas, address)
-        problem = verifier._lost(share) or verifier._beyond(share, None)
+        share = stripped(whole, self._engine.schemas, address)
+        problem = self._engine.verifier.by_what_is_known(share)
         return _verified(share, Verification(problem is None, "ledger", problem or "the part is forgotten; its cut agrees with what is known"), address)
 
 

@@ -113,3 +113,9 @@ def _series(status: Status) -> Iterator[tuple[str, float]]:
         yield f"righttime_table_memory_bytes{label}", float(table.bytes_memory)
         yield f"righttime_table_spilled_bytes{label}", float(table.bytes_spilled)
         yield f"righttime_table_lag_seconds{label}", float(table.lag_s)
+    for flow in status.flows:
+        label = f'{{flow="{flow.name}"}}'
+        yield f"righttime_flow_running{label}", float(flow.running)
+        yield f"righttime_flow_jobs_waiting{label}", float(flow.jobs_waiting)
+        yield f"righttime_flow_rows_waiting{label}", float(flow.rows_waiting)
+        yield f"righttime_flow_lag_seconds{label}", float(flow.lag_s)

@@ -12,6 +12,8 @@ from righttime.catalyst.messages import Published
 from righttime.changes.position import Commit
 from righttime.errors import BadMessage
 from righttime.flight.frames import Message, typed
+from righttime.flows.explain import Explanation, FlowNeed
+from righttime.flows.jobs import FlowStatus, JobReport
 from righttime.ledger.receipts import Verification
 from righttime.ledger.sqlite import Loss
 from righttime.query.contract import Contract
@@ -50,9 +52,24 @@ def status_of_record(record: object) -> Status:
     try:
         content["tables"] = tuple(TableStatus(**table) for table in content["tables"])
         content["producers"] = tuple(ProducerStatus(**producer) for producer in content["producers"])
+        content["flows"] = tuple(_flow_of(flow) for flow in content["flows"])
         return Status(**content)
     except (KeyError, TypeError) as error:
         raise BadMessage(reason="the status cannot be read") from error
+
+
+def _flow_of(record: dict[str, Any]) -> FlowStatus:
+    jobs = tuple(JobReport(**job) for job in record["jobs"])
+    return FlowStatus(**{**record, "streams": tuple(record["streams"]), "targets": tuple(record["targets"]), "jobs": jobs})
+
+
+def explanation_of(record: object) -> Explanation:
+    content = dict(typed(record, dict, what="the explanation"))
+    try:
+        needs = tuple(FlowNeed(**{**need, "tables": tuple(need["tables"])}) for need in content["flows"])
+        return Explanation(**{**content, "flows": needs, "tables": tuple(content["tables"]), "producers": tuple(content["producers"])})
+    except (KeyError, TypeError) as error:
+        raise BadMessage(reason="the explanation cannot be read") from error
 
 
 def loss_record(loss: Loss) -> dict[str, Any]:

@@ -26,11 +26,14 @@ from righttime.errors import BadMessage, NotAWarehouse, ReceiptForged, RightTime
 from righttime.flight.access import Bearer
 from righttime.flight.frames import Message
 from righttime.flight.reading import Places, RemoteConsumer, RemoteSnapshots
-from righttime.flight.records import collected_of, losses_of, status_of_record, verification_of
+from righttime.flight.records import collected_of, explanation_of, losses_of, status_of_record, verification_of
 from righttime.flight.renewals import Renewals
 from righttime.flight.session import RemoteSession
 from righttime.flight.staging import Staging
 from righttime.flight.transport import SCHEME, Target, Transport
+from righttime.flows.explain import Explanation
+from righttime.flows.face import NoFlows
+from righttime.flows.jobs import FlowStatus
 from righttime.ledger.receipts import Receipt, Verification
 from righttime.ledger.sqlite import Loss
 from righttime.pipeline.spark import SparkOwner
@@ -92,7 +95,7 @@ class Catalog(Mapping[str, Any]):
         return len(self.refresh())
 
 
-class RemoteWarehouse:
+class RemoteWarehouse(NoFlows):
     """A warehouse behind a service. Safe to use from any thread; close it, or use it in a `with` block."""
 
     def __init__(self, target: Target, bearer: Bearer, *, settings: Settings, clock: Clock) -> None:
@@ -273,6 +276,15 @@ class RemoteWarehouse:
     def status(self) -> Status:
         """Return what is where: rows hot and stored, lag, bounds used, producers, log."""
         return status_of_record(self._transport.call("status").header.get("status"))
+
+    def flows(self) -> list[FlowStatus]:
+        """Return how each flow of the service is: what waits, how far it is, its last jobs."""
+        return list(self.status().flows)
+
+    def explain(self, query: str, *, freshness: Duration | None = None) -> Explanation:
+        """Say what a query would wait for if it came now: flows, streams, jobs, rows, and an estimate of the time."""
+        freshness_s = 0.0 if freshness is None else duration_us(freshness) / 1e6
+        return explanation_of(self._transport.call("explain", {"query": query, "freshness_s": freshness_s}).header.get("explanation"))
 
     def losses(self) -> list[Loss]:
         """Return the commits that crashes have taken, oldest first."""

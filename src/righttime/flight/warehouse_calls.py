@@ -15,6 +15,7 @@ from righttime.changes.schema import TableSchema
 from righttime.errors import BadMessage
 from righttime.flight.frames import Message, typed
 from righttime.flight.records import loss_record, status_record
+from righttime.flows.explain import Explanation
 from righttime.ledger.receipts import Receipt, Verification
 from righttime.ledger.sqlite import Loss
 from righttime.status import Status
@@ -49,6 +50,7 @@ class Served(Protocol):
     def receipts(self, *, limit: int = 100) -> Sequence[Receipt]: ...
     def verify(self, receipt: Receipt | str) -> Verification: ...
     def status(self) -> Status: ...
+    def explain(self, query: str, *, freshness: Any = None) -> Explanation: ...
     def losses(self) -> Sequence[Loss]: ...
     def gc(self) -> Mapping[str, Collected]: ...
     def close(self) -> None: ...
@@ -108,6 +110,10 @@ class WarehouseCalls:
     def status(self, _message: Message) -> Answer:
         """Return the status."""
         return {"status": status_record(self._warehouse.status())}
+
+    def explain(self, message: Message) -> Answer:
+        """Say what a query would wait for."""
+        return {"explanation": asdict(self._warehouse.explain(message.text("query"), freshness=message.seconds("freshness_s")))}
 
     def losses(self, _message: Message) -> Answer:
         """Return what crashes have taken."""

@@ -31,7 +31,7 @@ class HotInterval:
 
 @dataclass(frozen=True, slots=True)
 class TableReceipt:
-    """What an answer read of one table: the stored version and the hot rows above it, without `rows_hidden` of both that were updated or deleted."""
+    """What an answer read of one table: its stored version and all hot versions above it; `rows_hidden` of both were updated or deleted, and are left out."""
 
     name: str
     version: int
@@ -39,6 +39,25 @@ class TableReceipt:
     hot: tuple[HotInterval, ...]
     rows_hot: int
     rows_hidden: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCommit:
+    """One commit of a stream: its number in the stream, its time, and what its source calls the transaction."""
+
+    number: int
+    time_us: int
+    transaction: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReceipt:
+    """Where an answer cuts a stream that a flow made one of its tables of: the last commit inside and the first outside, None if there was none."""
+
+    stream: str
+    flow: str
+    last_inside: StreamCommit | None
+    first_outside: StreamCommit | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +76,8 @@ class Verification:
 class Receipt:
     """The receipt of one answer. `asked_s` is None where an exact cut was asked for, `given_s` where nobody could tell; `parameters` are texts.
 
-    `uncommitted` names the producer whose open transaction the answer contains too, besides the cut; empty for all others.
+    `uncommitted` names the producer whose open transaction the answer contains too, besides the cut; empty for all others. `streams` has the
+    sources behind the tables that flows maintain.
     """
 
     receipt_id: str
@@ -76,6 +96,7 @@ class Receipt:
     digest: str
     issued_us: int
     uncommitted: str = ""
+    streams: tuple[StreamReceipt, ...] = ()
     seal: str = ""
     _verifier: "Callable[[Receipt], Verification] | None" = field(default=None, compare=False, repr=False)
 
@@ -137,6 +158,8 @@ class Receipt:
             "digest": self.digest,
             "issued_us": self.issued_us,
             "uncommitted": self.uncommitted,
+            # Only where there are any, so that receipts from before there were flows keep their seals.
+            **({"streams": [asdict(stream) for stream in self.streams]} if self.streams else {}),
         }
 
 
@@ -164,6 +187,7 @@ def _read(record: object) -> Receipt:
         digest=_take(record, "digest", str),
         issued_us=_take(record, "issued_us", int),
         uncommitted=_take(record, "uncommitted", str),
+        streams=tuple(_read_stream(stream) for stream in _take(record, "streams", list)) if "streams" in _take_all(record) else (),
         seal=_take(record, "seal", str),
     )
 
@@ -182,6 +206,17 @@ def _read_table(record: object) -> TableReceipt:
     )
 
 
+def _read_stream(record: object) -> StreamReceipt:
+    ends = [_take(record, name, object) for name in ("last_inside", "first_outside")]
+    inside, outside = (None if end is None else _read_stream_commit(end) for end in ends)
+    return StreamReceipt(_take(record, "stream", str), _take(record, "flow", str), inside, outside)
+
+
+def _read_stream_commit(record: object) -> StreamCommit:
+    transaction = _take(record, "transaction", object)
+    return StreamCommit(_take(record, "number", int), _take(record, "time_us", int), None if transaction is None else _checked(transaction, "transaction", str))
+
+
 def _read_cut(record: object) -> SourceCut:
     outside = _take(record, "first_outside", object)
     inside = _read_commit(_take(record, "last_inside", dict))
@@ -196,6 +231,12 @@ def _take(record: object, name: str, kind: type[_T]) -> _T:
     if not isinstance(record, dict):
         raise TypeError("a part of it is not an object")
     return _checked(record[name], name, kind)
+
+
+def _take_all(record: object) -> dict[str, Any]:
+    if not isinstance(record, dict):
+        raise TypeError("it is not an object")
+    return record
 
 
 def _checked(value: object, name: str, kind: type[_T]) -> _T:

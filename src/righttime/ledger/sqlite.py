@@ -46,6 +46,11 @@ class Loss:
     rows: int
     found_us: int
 
+    @property
+    def made_again(self) -> bool:
+        """Whether nothing is missing: a flow makes lost jobs again from its streams. Their numbers are not used again all the same."""
+        return self.source.startswith("flow.")
+
 
 class Ledger:
     """The book of one warehouse; safe to call from any thread. A read-only one may still leave pins and receipts."""

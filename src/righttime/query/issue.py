@@ -39,6 +39,7 @@ def receipt_of(book: Book, snapshot: Snapshot, contract: Contract, *, query: str
         digest=digest,
         issued_us=snapshot.look.seen_us,
         uncommitted=snapshot.uncommitted,
+        streams=snapshot.streams,
     )
 
 

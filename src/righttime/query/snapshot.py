@@ -5,7 +5,7 @@ Out: for each table the exact stored files and the exact hot rows at the cut.
 Promise: everything comes from one state (I2), no staler than the contract (I4), and stays until the snapshot is closed (I5).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ import pyarrow as pa
 from righttime.catalyst.ends import NOTHING, Hidden
 from righttime.catalyst.images import Images, Segment, visible_rows
 from righttime.catalyst.leases import LaneKey, Lease
+from righttime.catalyst.maintainer import Admission
 from righttime.catalyst.messages import Accuracy, Bypass, Look
 from righttime.catalyst.producer import OwnRows
 from righttime.catalyst.settler import Overlay, Settler, ground_of
@@ -25,7 +26,7 @@ from righttime.changes.rows import Chunk, table_of
 from righttime.changes.schema import TableSchema
 from righttime.errors import LeaseExpired, RowsMoved
 from righttime.ledger.pins import PinTable
-from righttime.ledger.receipts import HotInterval, TableReceipt
+from righttime.ledger.receipts import HotInterval, StreamReceipt, TableReceipt
 from righttime.pipeline.spark import SparkOwner
 from righttime.query.contract import Contract
 from righttime.query.stored import HoldTables, StoredTables, read_files
@@ -76,6 +77,11 @@ class Snapshot:
     tables: Mapping[str, TableSnapshot]
     waited_s: float
     uncommitted: str = ""
+    streams: tuple[StreamReceipt, ...] = ()
+
+
+StreamCuts = Callable[[Sequence[str], Accuracy], tuple[StreamReceipt, ...]]
+"""Tells where an answer over some tables cuts the streams behind them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +116,33 @@ class Snapshots:
         self._pins = pins
         self._schemas = schemas
         self._settings = settings
+        self.stream_cuts: StreamCuts = lambda tables, accuracy: ()
 
     @contextmanager
     def take(self, tables: Sequence[str], contract: Contract, *, own: OwnRows | None = None) -> Iterator[Snapshot]:
         """Bring `tables` up to the contract and hold one state of them until the block ends."""
         catalyst = self._catalyst
         started_s, asked_us = catalyst.clock.monotonic_s(), catalyst.authority.read_us()
+        with catalyst.admitted(tables) as admission:
+            taken, accuracy = self._taken(tables, contract, own, admission, asked_us=asked_us, deadline_s=started_s + contract.wait_s)
+        try:
+            waited_s = catalyst.clock.monotonic_s() - started_s
+            yield Snapshot(asked_us, taken.look, accuracy, taken.tables, waited_s, self._uncommitted(own), self.stream_cuts(tables, accuracy))
+        finally:
+            live = self._let_go(taken.lease, taken.pin, taken.stored)
+        if not live:
+            raise LeaseExpired(held_s=catalyst.clock.monotonic_s() - taken.lease.granted_s)
+
+    def _taken(
+        self, tables: Sequence[str], contract: Contract, own: OwnRows | None, admission: Admission, *, asked_us: int, deadline_s: float
+    ) -> tuple["_Taken", Accuracy]:
+        """Ensure, settle, look and register, until nothing was stored in between."""
         ticket: int | None = None
         taken: _Taken | None = None
         moved = 0
         try:
-            while taken is None:
-                accuracy = self._accuracy(tables, contract, own, asked_us=asked_us, deadline_s=started_s + contract.wait_s)
+            while True:
+                accuracy = self._accuracy(tables, contract, own, admission, asked_us=asked_us, deadline_s=deadline_s)
                 try:
                     self._settler.settle(tables, accuracy.cut_us)
                     overlays = {table: self._settler.overlay(table, own.source, accuracy.cut_us) for table in tables} if own else {}
@@ -132,17 +153,12 @@ class Snapshots:
                         raise
                     self._settler.settle_anew(error.context["table"])
                     continue
-                if taken is None:
-                    # Stored into meanwhile. The next storing waits until this query has registered, so that it need not try for ever.
-                    ticket = catalyst.give_priority(ticket)
+                if taken is not None:
+                    return taken, accuracy
+                # Stored into meanwhile. The next storing waits until this query has registered, so that it need not try for ever.
+                ticket = self._catalyst.give_priority(ticket)
         finally:
-            catalyst.abandon(ticket)
-        try:
-            yield Snapshot(asked_us, taken.look, accuracy, taken.tables, catalyst.clock.monotonic_s() - started_s, self._uncommitted(own))
-        finally:
-            live = self._let_go(taken.lease, taken.pin, taken.stored)
-        if not live:
-            raise LeaseExpired(held_s=catalyst.clock.monotonic_s() - taken.lease.granted_s)
+            self._catalyst.abandon(ticket)
 
     def _uncommitted(self, own: OwnRows | None) -> str:
         """Return the producer whose open transaction a query sees, empty if there is nothing in it."""
@@ -260,7 +276,7 @@ class Snapshots:
         parts.append(table_of(table.own.chunks, columns))
         return pa.concat_tables(parts)
 
-    def _accuracy(self, tables: Sequence[str], contract: Contract, own: OwnRows | None, *, asked_us: int, deadline_s: float) -> Accuracy:
+    def _accuracy(self, tables: Sequence[str], contract: Contract, own: OwnRows | None, admission: Admission, *, asked_us: int, deadline_s: float) -> Accuracy:
         wanted_us = min(contract.as_of_us, asked_us) if contract.as_of_us is not None else asked_us - contract.freshness_us
         accept_late = contract.on_late == "answer"
         if own is not None:
@@ -268,7 +284,15 @@ class Snapshots:
                 # A producer reads on from its newest commit; a cut below would show rows of its own and not what became of them.
                 wanted_us = max(wanted_us, self._catalyst.head.source(own.source).last.time_us)
                 accept_late = accept_late and not any(self._catalyst.table(name).has_operations for name in tables)
-        return self._catalyst.ensure_accuracy(wanted_us, tables, deadline_s=deadline_s, exact=contract.as_of_us is not None, accept_late=accept_late)
+        return self._catalyst.ensure_accuracy(
+            wanted_us,
+            tables,
+            deadline_s=deadline_s,
+            exact=contract.as_of_us is not None,
+            accept_late=accept_late,
+            asked_us=asked_us,
+            admission=admission,
+        )
 
     def _pin(self, look: Look, lease: Lease) -> int:
         now_s = self._catalyst.clock.monotonic_s()

@@ -40,29 +40,30 @@ class Verifier:
 
     def verify(self, receipt: Receipt) -> Verification:
         """Run the query again if its state is still held, else check the cut against the ledger."""
-        self._refuse_forged(receipt)
+        self.refuse_forged(receipt)
         with self._snapshots.again(receipt.tables, cut_us=receipt.cut_us) as tables:
             if tables is None:
-                return self._by_ledger(receipt, "its state is no longer held")
+                return self.by_ledger(receipt, "its state is no longer held")
             try:
                 rows = self._consumer.rerun(receipt.query, tables, parameters_read(receipt.parameters))
             except RightTimeError as error:
-                return self._by_ledger(receipt, f"it could not be run again ({error.code})")
+                return self.by_ledger(receipt, f"it could not be run again ({error.code})")
         if rows.num_rows == receipt.rows and digests_agree(answer_digest(rows), receipt.digest):
             return Verification(True, "rerun", f"the query gives the same {receipt.rows} rows at state {receipt.state}")
         if receipt.query.startswith(MARK):
             volatile = sorted({word.lower() for word in _VOLATILE_IN_POSTGRES.findall(receipt.query)})
             if volatile:
-                return self._by_ledger(receipt, f"its answer may differ from run to run ({', '.join(volatile)})")
+                return self.by_ledger(receipt, f"its answer may differ from run to run ({', '.join(volatile)})")
             return Verification(False, "rerun", f"the query gives other rows at state {receipt.state}: {rows.num_rows} now, {receipt.rows} then")
         statement = read_statement(receipt.query)
         views = self._consumer.plan(statement).views.values()
         volatile = sorted({*statement.volatile, *(word for view in views for word in read_statement(view).volatile)})
         if volatile:
-            return self._by_ledger(receipt, f"its answer may differ from run to run ({', '.join(volatile)})")
+            return self.by_ledger(receipt, f"its answer may differ from run to run ({', '.join(volatile)})")
         return Verification(False, "rerun", f"the query gives other rows at state {receipt.state}: {rows.num_rows} now, {receipt.rows} then")
 
-    def _refuse_forged(self, receipt: Receipt) -> None:
+    def refuse_forged(self, receipt: Receipt) -> None:
+        """Raise `ReceiptForged` unless the receipt was issued by this warehouse, as it is."""
         if receipt.warehouse_id != self._ledger.warehouse_id:
             raise ReceiptForged(receipt=receipt.receipt_id, reason="it names another warehouse")
         if not receipt.is_sealed_by(self._ledger.seal_key):
@@ -71,7 +72,7 @@ class Verifier:
         if saved is not None and saved != receipt:
             raise ReceiptForged(receipt=receipt.receipt_id, reason="the ledger holds it with other content")
 
-    def _by_ledger(self, receipt: Receipt, why: str) -> Verification:
+    def by_ledger(self, receipt: Receipt, why: str) -> Verification:
         """Compare the cut with the durable states around it, or with the head if nothing durable follows."""
         if receipt.uncommitted:
             return Verification(False, "ledger", f"the answer contained uncommitted rows of {receipt.uncommitted}, which no ledger knows; {why}")
@@ -81,10 +82,14 @@ class Verifier:
             return Verification(False, "ledger", f"{problem}; {why}")
         return Verification(True, "ledger", f"the cut agrees with the ledger; {why}")
 
+    def by_what_is_known(self, receipt: Receipt) -> str | None:
+        """Return why a cut cannot have been, None if nothing that is known now speaks against it."""
+        return self._lost(receipt) or self._beyond(receipt, None)
+
     def _lost(self, receipt: Receipt) -> str | None:
         for cut in receipt.cut:
             for loss in self._ledger.losses():
-                if loss.source == cut.source and loss.first <= cut.last_inside.number <= loss.last:
+                if loss.source == cut.source and not loss.made_again and loss.first <= cut.last_inside.number <= loss.last:
                     return f"the answer contained commit {cut.last_inside.number} of {cut.source}, which a crash lost"
         return None
 

@@ -1,0 +1,148 @@
+"""Maintainers: what the catalyst knows of a flow, the one source that writes its target tables.
+
+In: changes of streams, cuts that queries want, jobs that are published.
+Out: at which times the targets are exactly what the streams were, and what a query has to wait for.
+Promise: a time is called exact only if every change up to it, and none after it, is in the targets at that time.
+
+A job takes all changes up to its horizon and shows them at its horizon. Between its first change and its horizon the targets lag behind: no query may
+be cut there.
+"""
+
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from righttime.catalyst.links import Link
+
+_JOBS_MAX = 100_000  # published jobs whose times are remembered
+_NOTED_MAX = 100_000  # changes that are not published, one by one
+
+
+@dataclass(slots=True)
+class Maintainer(Link):
+    """One flow; the catalyst's lock guards it, `asked` wakes its runner.
+
+    `backlog_us` is the time up to which there may be changes that were not noted one by one, `arrived_us` the time up to which every stream has
+    everything (None: always up to now), and `tolerance_us` the lag that queries put up with there. Up to `closed_us` it is settled where jobs end.
+    `trouble` says why nothing will be delivered. With `loose`, queries take what is there (near-real-time loading, the yardstick of the benchmarks).
+    """
+
+    tables: tuple[str, ...] = ()
+    arrived_us: int | None = None
+    horizon_us: int = 0
+    closed_us: int = 0
+    tolerance_us: int = 0
+    backlog_us: int = 0
+    loose: bool = False
+    cuts: list[int] = field(default_factory=list)
+    trouble: str = ""
+    _noted: list[int] = field(default_factory=list)
+    _firsts: list[int] = field(default_factory=list)
+    _horizons: list[int] = field(default_factory=list)
+    _known_us: int = 0
+
+    def change(self, time_us: int) -> None:
+        """Note a commit to one of the streams, before anybody can read it."""
+        insort(self._noted, time_us)
+        if len(self._noted) > _NOTED_MAX:
+            self.backlog_us = max(self.backlog_us, self._noted[-1])
+            self._noted.clear()
+        self.refresh()
+
+    def arrive(self, time_us: int) -> None:
+        """Note up to which time every stream has everything; such times only grow."""
+        self.arrived_us = max(self.arrived_us or 0, time_us)
+        self.refresh()
+
+    @property
+    def pending_us(self) -> int | None:
+        """The oldest change that is not published; earlier than it really is as long as there is a backlog."""
+        if self.horizon_us < self.backlog_us:
+            return self.horizon_us + 1
+        return self._noted[0] if self._noted else None
+
+    def publish(self, first_us: int, horizon_us: int) -> None:
+        """Note a published job: its first change, and its horizon."""
+        self._firsts.append(first_us)
+        self._horizons.append(horizon_us)
+        if len(self._firsts) > _JOBS_MAX:
+            half = _JOBS_MAX // 2
+            self._known_us = self._horizons[half - 1]
+            del self._firsts[:half], self._horizons[:half]
+        self.advance(horizon_us)
+
+    def advance(self, horizon_us: int) -> None:
+        """Note that there is nothing more up to `horizon_us`."""
+        self.horizon_us = max(self.horizon_us, horizon_us)
+        del self._noted[: bisect_right(self._noted, self.horizon_us)]
+        self.refresh()
+        self.cuts = [cut_us for cut_us in self.cuts if not self.exact(cut_us)]
+
+    def refresh(self) -> None:
+        """Bring what the rest of the catalyst reads of a link up to date: from when on something is missing in the tables."""
+        missing = [time_us for time_us in (self.pending_us, None if self.arrived_us is None else self.arrived_us + 1) if time_us is not None]
+        self.archived_from = dict.fromkeys(self.tables, min(missing)) if missing else {}
+
+    def exact(self, time_us: int) -> bool:
+        """Tell whether the targets at `time_us` are what the streams were then."""
+        return self.exact_before(time_us) == time_us
+
+    def exact_before(self, time_us: int) -> int:
+        """Return the newest exact time at or before `time_us`, -1 if none is known."""
+        if self.loose:
+            return time_us
+        newest_us = min([time_us, *(missing_us - 1 for missing_us in self.archived_from.values())])
+        place = bisect_right(self._firsts, newest_us) - 1
+        if place >= 0 and newest_us < self._horizons[place]:
+            newest_us = self._firsts[place] - 1
+        return newest_us if newest_us >= self._known_us else -1
+
+    def want(self, cut_us: int) -> None:
+        """Ask for a job boundary at `cut_us`."""
+        if cut_us not in self.cuts and not self.exact(cut_us):
+            self.cuts.append(cut_us)
+            self.cuts.sort()
+            self.asked.notify_all()
+
+
+def newest_exact(time_us: int, maintainers: Sequence[Maintainer]) -> int:
+    """Return the newest time at or before `time_us` that is exact for all, -1 if there is none."""
+    newest_us = time_us
+    while newest_us >= 0:
+        lower_us = min((flow.exact_before(newest_us) for flow in maintainers), default=newest_us)
+        if lower_us == newest_us:
+            return newest_us
+        newest_us = lower_us
+    return -1
+
+
+def choose_cut(oldest_us: int, asked_us: int, maintainers: Sequence[Maintainer]) -> int:
+    """Return where to cut for a query that came at `asked_us` and accepts anything back to `oldest_us`.
+
+    A state that is there and fresh enough is shared; so is a cut that others wait for. Otherwise the cut is made at the query's own time, or where
+    changes are late to arrive, at the newest time that has arrived or that the query insists on. Queries come in the order of their times, so this
+    makes the fewest cuts that satisfy all of them.
+    """
+    shared_us = newest_exact(asked_us, maintainers)
+    if shared_us >= oldest_us:
+        return shared_us
+    common = [
+        cut_us for cut_us in _wanted(maintainers) if oldest_us <= cut_us <= asked_us and all(cut_us in flow.cuts or flow.exact(cut_us) for flow in maintainers)
+    ]
+    if common:
+        return common[-1]
+    arrived = [flow.arrived_us for flow in maintainers if flow.arrived_us is not None]
+    cut_us = min(asked_us, max(oldest_us, min(arrived))) if arrived else asked_us
+    return max([cut_us, *(flow.cuts[-1] for flow in maintainers if flow.cuts and flow.cuts[-1] <= asked_us)])
+
+
+def _wanted(maintainers: Iterable[Maintainer]) -> list[int]:
+    return sorted({cut_us for flow in maintainers for cut_us in flow.cuts})
+
+
+@dataclass(slots=True, eq=False)
+class Admission:
+    """A query between its arrival and its begin: nothing of its tables may be stored from beyond its cut meanwhile."""
+
+    tables: frozenset[str]
+    cut_us: int | None = None

@@ -1,0 +1,80 @@
+"""The engine of a flow: prepared jobs in, lines of its targets out, and the operators' state kept.
+
+In: jobs with their inputs.
+Out: what each job does to each target.
+Promise: state is on disk before a job of the drain can be published; state of jobs that were never published for good is dropped on start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from righttime.changes.faults import CrashPoint, reach
+from righttime.flows.inputs import input_of
+from righttime.flows.jobs import FlowJob
+from righttime.flows.letters import PART, STEP, LetterBook
+from righttime.pipeline.analysis import Analysed
+from righttime.pipeline.execute import DrainResult, run_drain
+from righttime.pipeline.spark import SparkOwner
+from righttime.pipeline.states import StateStore
+
+_DRAINS_MAX = 16
+
+
+class DrainEngine:
+    """Drains of one flow on Spark, one at a time."""
+
+    def __init__(self, analysed: Analysed, spark: SparkOwner, *, streams: Mapping[str, pa.Schema], folder: Path, last_job: int) -> None:
+        self._analysed = analysed
+        self._spark = spark
+        self._streams = streams  # columns of the stored changes
+        self._states = StateStore(folder, analysed.fingerprint, flow=analysed.flow.name)
+        self._states.forget_after(last_job)
+        self._drains = _DRAINS_MAX  # files of earlier runs are summed up after the first drain
+        self._letters = LetterBook(analysed.flow.name)
+        kept = self._states.frame(spark.child(), STEP, PART)
+        if kept is not None:
+            self._letters.load(kept.toArrow())
+
+    def drain(self, jobs: Sequence[FlowJob]) -> Drained:
+        """Compute what these jobs do, in one Spark job, and keep the state they leave."""
+        child = self._spark.child()
+        inputs = {name: input_of(self._spark, child, name, columns, jobs) for name, columns in self._streams.items()}
+        numbers = range(jobs[0].number, jobs[-1].number + 1)
+        result = run_drain(self._analysed, child, inputs, self._states, numbers)
+        reach(CrashPoint.JOB_COMPUTED)
+        letters, kept = self._letters.take(result.dead_letters)
+        states = {**result.states, (STEP, PART): kept} if kept.num_rows else result.states
+        self._states.append(numbers[0], numbers[-1], states)
+        self._drains += 1
+        return Drained(result, self._letters.table.name, letters)
+
+    @property
+    def is_scattered(self) -> bool:
+        """Whether state has come to so many files that reading them costs more than summing them up."""
+        return self._drains >= _DRAINS_MAX
+
+    def compact(self, up_to_job: int) -> None:
+        """Sum up state that has come to many files, of jobs that are durable."""
+        self._states.compact(up_to_job, files_max=_DRAINS_MAX // 2)
+        self._drains = 0
+
+
+class Drained:
+    """What a drain made, job by job."""
+
+    def __init__(self, result: DrainResult, letters_table: str, letters: Mapping[int, pa.Table]) -> None:
+        self.result = result
+        self._letters_table = letters_table
+        self._letters = letters
+
+    def of_job(self, number: int, *, every: bool = False) -> dict[str, pa.Table]:
+        """Return the lines of each target that the job changes; with `every`, of the others too."""
+        chosen = {table: lines.filter(pc.equal(lines["_job"], number)) for table, lines in self.result.targets.items()}
+        if number in self._letters:
+            chosen[self._letters_table] = self._letters[number]
+        return {table: lines for table, lines in chosen.items() if lines.num_rows or every}

@@ -1,0 +1,97 @@
+"""The feed: where streams and the catalyst meet.
+
+In: appends and heartbeats of streams.
+Out: commit times for them; for the flows that read them, the oldest change that is not published, and up to when everything has arrived.
+Promise: a change is known to every flow that reads its stream before any query can choose a cut at or after its commit time.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from righttime.catalyst.maintainer import Maintainer
+from righttime.catalyst.shell import Catalyst
+from righttime.queues.streams import Streams
+from righttime.settings import Settings
+
+FOREVER_US = 2**62
+
+
+class Feed:
+    """The streams of one warehouse, and who reads them."""
+
+    def __init__(self, catalyst: Catalyst, folder: Path, *, settings: Settings) -> None:
+        self._catalyst = catalyst
+        self._readers: dict[str, dict[str, Maintainer]] = {}
+        self._told: dict[str, Callable[[int], None]] = {}
+        self.streams = Streams(folder, settings=settings, issue=self._issue)
+        for name in self.streams.names():
+            last = self.streams.cut(name, FOREVER_US).last
+            if last is not None:
+                catalyst.authority.observe(last.time_us)
+        self.streams.on_change.append(self._changed)
+
+    def read_by(self, link: Maintainer, streams: Sequence[str], *, after_us: int) -> None:
+        """Let a flow know of everything in these streams that came after `after_us`, from now on."""
+        with self._catalyst.lock:
+            for readers in self._readers.values():
+                readers.pop(link.source, None)
+            for name in streams:
+                self._readers.setdefault(name, {})[link.source] = link
+        # Registered first: what is appended meanwhile is noted twice, never not at all.
+        backlog_us = max((last.time_us for name in streams if (last := self.streams.cut(name, FOREVER_US).last) is not None), default=0)
+        tolerances = [self.streams.schema(name).tolerance_us for name in streams]
+        with self._catalyst.lock:
+            link.backlog_us = max(link.backlog_us, backlog_us)
+            link.horizon_us = max(link.horizon_us, after_us)
+            link.tolerance_us = min((tolerance for tolerance in tolerances if tolerance is not None), default=0)
+            link.refresh()
+        self._arrive([link])
+
+    def tell(self, source: str, told: Callable[[int], None]) -> None:
+        """Have a runner told of rows that come to its streams, after they can be read."""
+        self._told[source] = told
+
+    def forget(self, source: str) -> None:
+        """Tell a runner no more; its flow goes on to know what it misses."""
+        self._told.pop(source, None)
+
+    def first_after(self, streams: Iterable[str], time_us: int) -> int | None:
+        """Return the commit time of the first change after `time_us` in any of the streams."""
+        firsts = [first for name in streams if (first := self.streams.first_after(name, time_us)) is not None]
+        return min(firsts, default=None)
+
+    def rows(self, streams: Iterable[str], after_us: int, up_to_us: int = FOREVER_US) -> dict[str, int]:
+        """Return how many changes each stream has in an interval of time, those that have any."""
+        counted = {name: self.streams.rows_between(name, after_us, up_to_us) for name in streams}
+        return {name: rows for name, rows in counted.items() if rows}
+
+    def _issue(self, streams: Sequence[str], given_us: int | None) -> int:
+        """Give a commit its time, and note it with the flows that will have to show it."""
+        with self._catalyst.lock:
+            time_us = self._catalyst.authority.next_us() if given_us is None else given_us
+            for name in streams:
+                for link in self._readers.get(name, {}).values():
+                    link.change(time_us)
+            return time_us
+
+    def _changed(self, streams: Sequence[str], time_us: int, rows: int) -> None:
+        with self._catalyst.lock:
+            links = {link.source: link for name in streams for link in self._readers.get(name, {}).values()}
+        self._arrive(list(links.values()))
+        for source in links:
+            if (told := self._told.get(source)) is not None:
+                told(rows)
+
+    def _arrive(self, links: Sequence[Maintainer]) -> None:
+        """Bring flows up to date on what has arrived. Streams have their own lock, which comes before the catalyst's."""
+        for link in links:
+            with self._catalyst.lock:
+                mine = [name for name, readers in self._readers.items() if link.source in readers]
+            marks = [self.streams.watermark_us(name) or 0 for name in mine if self.streams.schema(name).times == "source"]
+            if marks:
+                with self._catalyst.lock:
+                    link.arrive(min(marks))
+                    self._catalyst.arrivals.notify_all()
+
+    def close(self) -> None:
+        self.streams.close()

@@ -1,0 +1,85 @@
+"""Jobs: the work of a flow between two cuts, and where the time went.
+
+In: horizons, rows and marks of time.
+Out: values for the runner, the status and the explanation of a query.
+Promise: a job knows exactly which changes it takes: those later than the horizon before it, up to its own.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+JobKind = Literal["query", "background"]
+
+
+@dataclass(slots=True)
+class FlowJob:
+    """One job; `marks` are monotonic seconds at which it was cut, prepared, computed and published.
+
+    `inputs` are files with the changes and the job's number, `segments` whole files of the streams. One that is a `rebuild` replaces its targets.
+    """
+
+    number: int
+    after_us: int
+    horizon_us: int
+    first_us: int
+    kind: JobKind
+    rows: Mapping[str, int]
+    rebuild: bool = False
+    inputs: dict[str, Path] = field(default_factory=dict)
+    segments: dict[str, list[Path]] = field(default_factory=dict)
+    marks: dict[str, float] = field(default_factory=dict)
+    rows_out: int = 0
+    jobs_in_drain: int = 0
+
+    @property
+    def rows_in(self) -> int:
+        return sum(self.rows.values())
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """A published job as the status shows it: seconds it waited to be prepared, to be computed, and was computed and published."""
+
+    number: int
+    kind: JobKind
+    horizon_us: int
+    rows_in: int
+    rows_out: int
+    jobs_in_drain: int
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowStatus:
+    """One flow: whether it runs, what waits, how far it is, and its last jobs."""
+
+    name: str
+    running: bool
+    trouble: str
+    streams: tuple[str, ...]
+    targets: tuple[str, ...]
+    jobs_waiting: int
+    rows_waiting: int
+    horizon_us: int
+    lag_s: float
+    jobs: Sequence[JobReport]
+
+
+def report(job: FlowJob) -> JobReport:
+    """Return what is worth telling of a published job."""
+    names = ("cut", "prepared", "started", "computed", "published")
+    marks = [job.marks.get(name, 0.0) for name in names]
+    spans = {f"{name}_s": round(later - earlier, 6) for name, earlier, later in zip(("prepare", "wait", "compute", "publish"), marks, marks[1:], strict=False)}
+    return JobReport(job.number, job.kind, job.horizon_us, job.rows_in, job.rows_out, job.jobs_in_drain, spans)
+
+
+def fused(jobs: Sequence[FlowJob], *, rows_max: int, jobs_max: int) -> int:
+    """Return how many of the waiting jobs go into the next drain: as many as fit, and always one."""
+    rows = 0
+    for count, job in enumerate(jobs):
+        rows += job.rows_in
+        if count and (rows > rows_max or count >= jobs_max):
+            return count
+    return len(jobs)

@@ -1,0 +1,245 @@
+"""The flows of one warehouse: registered ones that wait, and those that run.
+
+In: declared flows; the catalogue of the last process.
+Out: runners, and for every target somebody who answers for its freshness.
+Promise: a target of a flow that does not run is never shown as fresh: the changes that it lacks are known from the moment the warehouse is open.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from righttime.catalyst.images import Images
+from righttime.catalyst.maintainer import Maintainer
+from righttime.catalyst.messages import Accuracy
+from righttime.catalyst.mover import Mover
+from righttime.catalyst.shell import Catalyst
+from righttime.changes.schema import TableSchema
+from righttime.errors.flows import BadDeclaration, FlowChanged, FlowError
+from righttime.flows.catalogue import Catalogue, FlowEntry, source_of
+from righttime.flows.content import job_content
+from righttime.flows.engine import DrainEngine
+from righttime.flows.explain import Explanation, FlowNeed, estimate_s, planned_cut
+from righttime.flows.feed import Feed
+from righttime.flows.jobs import FlowStatus
+from righttime.flows.letters import letters_table
+from righttime.flows.runner import FlowRunner, Mode, Work
+from righttime.flows.schedule import Schedule, Triggers
+from righttime.flows.taps import TapParts, Taps
+from righttime.ledger.receipts import StreamCommit, StreamReceipt
+from righttime.pipeline.analysis import Analysed, analyse
+from righttime.pipeline.flow import Flow
+from righttime.pipeline.spark import SparkOwner
+from righttime.queues.declared import StreamCommit as QueueCommit
+from righttime.settings import Settings
+from righttime.telemetry import get_log
+
+log = get_log("flows")
+
+_ASLEEP = "the flow does not run: start it with Warehouse.run, or `righttime run`"
+
+
+@dataclass(frozen=True, slots=True)
+class FlowParts:
+    """What flows stand on; put together by the service. `create_table` declares a target that does not exist yet."""
+
+    catalyst: Catalyst
+    mover: Mover
+    images: Images
+    spark: SparkOwner
+    schemas: Mapping[str, TableSchema]
+    settings: Settings
+    folder: Path
+    create_table: Callable[[TableSchema], None]
+    taps: TapParts
+
+
+class Flows:
+    """Runs flows; safe to call from any thread."""
+
+    def __init__(self, parts: FlowParts) -> None:
+        self._parts = parts
+        self._lock = threading.RLock()
+        self.catalogue = Catalogue(parts.folder / "flows")
+        self.feed = Feed(parts.catalyst, parts.folder / "streams", settings=parts.settings)
+        self.taps = Taps(parts.taps, self.feed.streams)
+        parts.mover.before_storing = self.taps.before_storing
+        self.runners: dict[str, FlowRunner] = {}
+        self._read_streams: dict[str, tuple[str, ...]] = {}
+        for entry in self.catalogue.entries():
+            self._attend(entry).trouble = _ASLEEP
+
+    def _attend(self, entry: FlowEntry) -> Maintainer:
+        """Answer for the targets of a flow, running or not."""
+        link = self._parts.catalyst.maintain(entry.source, entry.targets)
+        self._read_streams[entry.source] = entry.streams
+        self.feed.read_by(link, entry.streams, after_us=self._parts.catalyst.head.source(entry.source).last.time_us)
+        return link
+
+    def analyse(self, flow: Flow) -> Analysed:
+        """Check a declaration against streams and tables, and return the columns of every step; starts Spark."""
+        flow.freeze()
+        streams = {name: self.feed.streams.schema(name) for name in self.feed.streams.names()}
+        return analyse(flow, streams, self._parts.schemas, self._parts.spark.child())
+
+    def run(self, flow: Flow, *, refresh: bool = False, mode: Mode = "on_demand") -> FlowRunner:
+        """Keep a flow's targets as its declaration says, from now on; the first time everything that its streams have is loaded."""
+        with self._lock:
+            known = self.runners.get(flow.name)
+            if known is not None and known.running:
+                raise FlowError(flow=flow.name, reason="it runs already")
+
+            for target in flow.targets:
+                if target.table in self._parts.catalyst.tapped:
+                    raise BadDeclaration(flow=flow.name, origin=target.origin, reason=f"table {target.table!r} is a stream itself; write into another")
+            analysed = self.analyse(flow)
+            self._create_targets(flow, analysed)
+            history = self._parts.catalyst.head.source(source_of(flow.name))
+            targets = [*(target.table for target in flow.targets), letters_table(flow.name).name]
+            entry = self.catalogue.begin(flow.name, flow.streams, targets, analysed.fingerprint, next_job=history.next_number)
+            generation = entry.generation(history.last.number)
+            if generation.fingerprint != analysed.fingerprint and not refresh:
+                raise FlowChanged(flow=flow.name)
+            if refresh:
+                entry, generation = self.catalogue.renew(entry, flow.streams, targets, analysed.fingerprint, next_job=history.next_number)
+            link = self._attend(entry)
+            link.loose = mode == "near_real_time"
+            streams = {name: self.feed.streams.schema(name).stored for name in flow.streams}
+            folder = self.catalogue.states(flow.name, generation)
+            engine = DrainEngine(analysed, self._parts.spark, streams=streams, folder=folder, last_job=history.last.number)
+            runner = FlowRunner(link, flow.streams, self._schedule(flow, link, mode), self._work(flow, engine), mode=mode, rebuild=refresh)
+            self.runners[flow.name] = runner
+            runner.start()
+            return runner
+
+    def _create_targets(self, flow: Flow, analysed: Analysed) -> None:
+        for target in flow.targets:
+            if target.table in analysed.new_tables:
+                self._parts.create_table(analysed.new_tables[target.table])
+        letters = letters_table(flow.name)
+        if letters.name not in self._parts.schemas:
+            self._parts.create_table(letters)
+
+    def _schedule(self, flow: Flow, link: Maintainer, mode: Mode) -> Schedule:
+        settings, clock = self._parts.settings, self._parts.catalyst.clock
+        triggers = Triggers(
+            rows_max=settings.background_rows,
+            idle_s=settings.background_idle_s,
+            every_s=flow.refresh.every_us / 1e6 or (settings.window_s if mode == "near_real_time" else 0.0),
+            immediate=flow.refresh.kind == "immediate",
+        )
+        waiting = sum(self.feed.rows(flow.streams, link.horizon_us).values())
+        return Schedule(triggers, rows=waiting, now_s=clock.monotonic_s())
+
+    def _work(self, flow: Flow, engine: DrainEngine) -> Work:
+        parts = self._parts
+        return Work(
+            catalyst=parts.catalyst,
+            feed=self.feed,
+            pull=self.taps.pull_for,
+            engine=engine,
+            content=lambda table, lines, rebuild: job_content(parts.schemas[table], lines, rebuild=rebuild),
+            make_room=lambda table, nbytes: parts.images.make_room(parts.schemas[table], nbytes),
+            relieve=lambda link: self._relieve(link, engine),
+            folder=parts.images.folder,
+            settings=parts.settings,
+        )
+
+    def _relieve(self, link: Maintainer, engine: DrainEngine) -> None:
+        """Store targets in bulk before their changes fill the memory, and sum up state once it is in many files."""
+        settings = self._parts.settings
+        with self._parts.catalyst.lock:
+            memory = [self._parts.catalyst.table(name) for name in link.tables]
+            full = any(table.bytes_operations > settings.operations_bytes_max // 4 or table.bytes_memory > settings.memory_bytes_max // 2 for table in memory)
+        if full:
+            self._parts.mover.materialize(link.tables)
+        if engine.is_scattered:
+            # Only state of jobs that no crash can take back may be summed up.
+            self._parts.mover.make_safe()
+            engine.compact(self._parts.mover.durable.positions[link.source].number)
+
+    def stream_cuts(self, tables: Sequence[str], accuracy: Accuracy) -> tuple[StreamReceipt, ...]:
+        """Return where an answer over `tables` cuts the streams that flows made them of."""
+        with self._parts.catalyst.lock:
+            links = {link.source: link for name in tables if (link := self._parts.catalyst.maintained.get(name)) is not None}
+        cuts = []
+        for source in sorted(links):
+            for stream in self._read_streams[source]:
+                cut = self.feed.streams.cut(stream, accuracy.time_of(source))
+                cuts.append(StreamReceipt(stream, source.removeprefix("flow."), _commit(cut.last), _commit(cut.first_outside)))
+        return tuple(cuts)
+
+    def explain(self, tables: Sequence[str], *, freshness_us: int) -> Explanation:
+        """Return what a query over `tables` would be answered on and wait for, if it came now."""
+        catalyst = self._parts.catalyst
+        with catalyst.lock:
+            asked_us = catalyst.authority.read_us()
+            links = list({link.source: link for name in tables if (link := catalyst.maintained.get(name)) is not None}.values())
+            floor_us = max([catalyst.head.oldest_us, *(catalyst.table(name).stored_us for name in tables)])
+            cut_us = planned_cut(max(asked_us - freshness_us, floor_us), asked_us, links)
+            lazy = tuple(sorted({link.source for table, link in catalyst.lazy_lanes(tables) if link.archived_from[table] <= cut_us}))
+            behind = [link for link in links if not link.exact(cut_us)]
+        needs = tuple(self._need(link, tables, cut_us) for link in sorted(behind, key=lambda each: each.source))
+        return Explanation(tuple(tables), freshness_us / 1e6, cut_us, not behind, needs, lazy)
+
+    def _need(self, link: Maintainer, tables: Sequence[str], cut_us: int) -> FlowNeed:
+        streams = self.feed.rows(self._read_streams[link.source], link.horizon_us, cut_us)
+        runner = self.runners.get(link.source.removeprefix("flow."))
+        rows = sum(streams.values())
+        return FlowNeed(
+            flow=link.source.removeprefix("flow."),
+            tables=tuple(name for name in tables if name in link.tables),
+            streams=streams,
+            jobs_queued=0 if runner is None else len(runner.queue()),
+            rows=rows,
+            estimate_s=None if runner is None else estimate_s(rows, runner.reports()),
+            waits_for_source_s=0.0 if link.arrived_us is None else max(cut_us - link.arrived_us, 0) / 1e6,
+            trouble=link.trouble,
+        )
+
+    def status(self) -> list[FlowStatus]:
+        """Return how each flow is, running or not."""
+        catalyst, found = self._parts.catalyst, []
+        with catalyst.lock:
+            now_us = catalyst.authority.read_us()
+            links = sorted({link.source: link for link in catalyst.maintained.values()}.items())
+        for source, link in links:
+            runner = self.runners.get(source.removeprefix("flow."))
+            streams = self._read_streams.get(source, ())
+            pending_us = self.feed.first_after(streams, link.horizon_us)
+            found.append(
+                FlowStatus(
+                    name=source.removeprefix("flow."),
+                    running=runner is not None and runner.running,
+                    trouble=link.trouble,
+                    streams=streams,
+                    targets=link.tables,
+                    jobs_waiting=0 if runner is None else len(runner.queue()),
+                    rows_waiting=sum(self.feed.rows(streams, link.horizon_us).values()),
+                    horizon_us=link.horizon_us,
+                    lag_s=0.0 if pending_us is None else max(now_us - pending_us, 0) / 1e6,
+                    jobs=tuple(runner.reports()) if runner is not None else (),
+                )
+            )
+        return found
+
+    def stop(self, name: str) -> None:
+        """Stop a flow; its targets stay as they are."""
+        with self._lock:
+            runner = self.runners.pop(name, None)
+        if runner is not None:
+            runner.stop()
+
+    def stop_all(self) -> None:
+        """Stop all flows."""
+        for name in list(self.runners):
+            self.stop(name)
+
+    def close(self) -> None:
+        """Close the streams; the flows have stopped."""
+        self.feed.close()
+
+
+def _commit(commit: QueueCommit | None) -> StreamCommit | None:
+    return None if commit is None else StreamCommit(commit.number, commit.time_us, commit.transaction)

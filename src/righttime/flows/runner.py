@@ -1,0 +1,314 @@
+"""The runner of one flow: cuts jobs, drains them on Spark, publishes them in order.
+
+In: cuts that queries want, changes that come, a refresh policy.
+Out: one commit in the catalyst for each job, at the job's horizon.
+Promise: jobs are published in the order of their cuts, each whole and once. While one drain computes, the next jobs are prepared and the last are published.
+A failure stops the flow, not the warehouse: what is published stays, and queries that need more are told why.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import pyarrow as pa
+
+from righttime.catalyst.maintainer import Maintainer
+from righttime.catalyst.messages import Content
+from righttime.catalyst.shell import Catalyst
+from righttime.changes.faults import CrashPoint, reach
+from righttime.errors import RightTimeError
+from righttime.errors.flows import FlowFailed
+from righttime.flows.feed import Feed
+from righttime.flows.inputs import discard, prepare
+from righttime.flows.jobs import FlowJob, JobKind, JobReport, fused, report
+from righttime.flows.schedule import Schedule
+from righttime.pipeline.chain import Chain
+from righttime.pipeline.chain import Commit as MayCommit
+from righttime.settings import Settings
+from righttime.telemetry import METRICS, get_log
+
+log = get_log("flow")
+
+Mode = Literal["on_demand", "near_real_time", "sequential"]
+_REPORTS_MAX = 100
+_ROUND_S = 1.0  # how often a runner looks around though nobody woke it
+
+
+class Drained(Protocol):
+    """What a drain made: for each target its signed rows, job by job."""
+
+    def of_job(self, number: int, *, every: bool = False) -> dict[str, pa.Table]: ...
+
+
+class Engine(Protocol):
+    """Computes drains; keeps the state of the operators."""
+
+    def drain(self, jobs: Sequence[FlowJob]) -> Drained: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a runner works with. `pull` brings streams of tables up to a time, `make_room` waits for memory, `relieve` stores targets and sums up
+    state that have grown large."""
+
+    catalyst: Catalyst
+    feed: Feed
+    pull: Callable[[Sequence[str], int], None]
+    engine: Engine
+    content: Callable[[str, pa.Table, bool], list[Content]]
+    make_room: Callable[[str, int], None]
+    relieve: Callable[[Maintainer], None]
+    folder: Path
+    settings: Settings
+
+
+class FlowRunner:
+    """Three threads of one flow: one cuts and prepares, one computes, one publishes; `_changed` guards what they share."""
+
+    def __init__(self, link: Maintainer, streams: Sequence[str], schedule: Schedule, work: Work, *, mode: Mode = "on_demand", rebuild: bool = False) -> None:
+        self.link = link
+        self.mode = mode
+        self.streams = tuple(streams)
+        self._schedule = schedule
+        self._with = work
+        last = work.catalyst.head.source(link.source)
+        self._chain = Chain(strict=False, tid=last.next_number - 1, horizon_us=link.horizon_us)
+        self._cut_us = link.horizon_us
+        self._changed = threading.Condition()
+        self._waiting: deque[FlowJob] = deque()  # cut, not prepared
+        self._ready: deque[FlowJob] = deque()  # prepared, not in a drain
+        self._done: deque[tuple[list[FlowJob], Drained]] = deque()  # drained, not published
+        self._reports: deque[JobReport] = deque(maxlen=_REPORTS_MAX)
+        self._unpublished = 0
+        self._rebuild = rebuild
+        self._stopping = False
+        self.failure: FlowFailed | None = None
+        steps = (("cut", self._cut_all), ("drain", self._drain_all), ("publish", self._publish_all))
+        self._threads = [threading.Thread(target=self._guarded, args=(run,), name=f"righttime-{link.source}-{name}", daemon=True) for name, run in steps]
+
+    def start(self) -> None:
+        """Begin to work."""
+        with self._with.catalyst.lock:
+            self.link.trouble = ""
+            self.link.closed_us = self.link.horizon_us  # what an earlier runner cut and did not publish is cut again
+        self._with.feed.tell(self.link.source, self._told)
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self, *, wait_s: float | None = None) -> None:
+        """End after the drain under way; what is cut and not published is cut again when the flow runs again."""
+        self._with.feed.forget(self.link.source)
+        self._halt("the flow does not run: start it with Warehouse.run, or `righttime run`")
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout=wait_s)
+        for job in (*self._waiting, *self._ready, *(job for jobs, _ in self._done for job in jobs)):
+            discard(job)
+
+    @property
+    def running(self) -> bool:
+        """Whether the flow is at work."""
+        return not self._stopping and any(thread.is_alive() for thread in self._threads)
+
+    def reports(self) -> list[JobReport]:
+        """Return the last published jobs, oldest first."""
+        with self._changed:
+            return list(self._reports)
+
+    def queue(self) -> list[FlowJob]:
+        """Return the jobs that are cut and not published, oldest first."""
+        with self._changed:
+            return [*(job for jobs, _ in self._done for job in jobs), *self._ready, *self._waiting]
+
+    # -- cutting and preparing ---------------------------------------------------------------------------------------
+
+    def _cut_all(self) -> None:
+        catalyst = self._with.catalyst
+        if self._rebuild:
+            self._cut_us = catalyst.close_job(self.link)
+            self._new_job(0, self._cut_us, "background", rebuild=True)
+        while not self._stopping:
+            timeout_s = min(self._schedule.wait_s(catalyst.clock.monotonic_s()), _ROUND_S)
+            for cut_us in catalyst.await_cuts(self.link, timeout_s=0.0 if self._next_arrived() else timeout_s):
+                self._cut(cut_us, "query")
+                self._schedule.asked(catalyst.clock.monotonic_s())
+            if self._schedule.due(catalyst.clock.monotonic_s()):
+                self._cut(catalyst.close_job(self.link), "background")
+            with self._changed:
+                due_us = self._waiting[0].horizon_us if self._waiting else 0
+            self._with.pull(self.streams, due_us)
+            job = self._next_arrived()
+            if job is not None:
+                self._prepare(job)
+
+    def _next_arrived(self) -> FlowJob | None:
+        """Return the oldest job that is cut and not prepared, if everything up to its horizon has arrived."""
+        with self._changed:
+            job = self._waiting[0] if self._waiting else None
+        arrived_us = self.link.arrived_us
+        return job if job is not None and (arrived_us is None or job.horizon_us <= arrived_us) else None
+
+    def _cut(self, cut_us: int, kind: JobKind) -> None:
+        """Take everything up to `cut_us` into jobs; several if it is more than one drain may hold."""
+        while self._cut_us < cut_us:
+            horizon_us = self._horizon(cut_us)
+            if self._is_idle() and not self._with.feed.rows(self.streams, self._cut_us, horizon_us) and horizon_us <= (self.link.arrived_us or horizon_us):
+                self._with.catalyst.advance_flow(self.link, horizon_us)  # nothing to do: the state that is there is shared
+            else:
+                self._new_job(self._cut_us, horizon_us, kind if horizon_us == cut_us else "background")
+            self._cut_us = horizon_us
+        self._schedule.cut(sum(self._with.feed.rows(self.streams, self._cut_us).values()), self._with.catalyst.clock.monotonic_s())
+
+    def _horizon(self, cut_us: int) -> int:
+        """Return `cut_us`, or an earlier time if there are too many rows until then; a single commit is never parted."""
+        feed, rows_max = self._with.feed, self._with.settings.drain_rows_max
+        low_us = feed.first_after(self.streams, self._cut_us)
+        if low_us is None or low_us >= cut_us or sum(feed.rows(self.streams, self._cut_us, cut_us).values()) <= rows_max:
+            return cut_us
+        high_us = cut_us
+        while low_us < high_us - 1:
+            middle_us = (low_us + high_us) // 2
+            if sum(feed.rows(self.streams, self._cut_us, middle_us).values()) <= rows_max:
+                low_us = middle_us
+            else:
+                high_us = middle_us
+        return low_us
+
+    def _is_idle(self) -> bool:
+        with self._changed:
+            return not self._unpublished
+
+    def _new_job(self, after_us: int, horizon_us: int, kind: JobKind, *, rebuild: bool = False) -> None:
+        with self._changed:
+            job = FlowJob(self._chain.cut(horizon_us, kind).tid, after_us, horizon_us, 0, kind, {}, rebuild)
+            job.marks["cut"] = self._with.catalyst.clock.monotonic_s()
+            self._waiting.append(job)
+            self._unpublished += 1
+
+    def _prepare(self, job: FlowJob) -> None:
+        feed = self._with.feed
+        job.rows = feed.rows(self.streams, job.after_us, job.horizon_us)
+        after_us = max(job.after_us, self.link.horizon_us) if job.rebuild else job.after_us
+        job.first_us = min(feed.first_after(self.streams, after_us) or job.horizon_us, job.horizon_us)
+        prepare(job, feed.streams, self._with.folder, flow=self.link.source)
+        job.marks["prepared"] = self._with.catalyst.clock.monotonic_s()
+        reach(CrashPoint.JOB_PREPARED)
+        with self._changed:
+            self._waiting.popleft()
+            self._ready.append(job)
+            self._changed.notify_all()
+
+    def _told(self, rows: int) -> None:
+        """Rows have come to the streams, or word that nothing more will come up to a time."""
+        self._schedule.changed(rows)
+        with self._changed:
+            arriving = bool(self._waiting)
+        if arriving or self._schedule.due(self._with.catalyst.clock.monotonic_s()):
+            self._nudge()
+
+    def _nudge(self) -> None:
+        with self._with.catalyst.lock:
+            self.link.asked.notify_all()
+
+    # -- draining ----------------------------------------------------------------------------------------------------
+
+    def _drain_all(self) -> None:
+        while (jobs := self._next_drain()) is not None:
+            now_s = self._with.catalyst.clock.monotonic_s
+            for job in jobs:
+                job.marks["started"], job.jobs_in_drain = now_s(), len(jobs)
+            changed = [job for job in jobs if job.rows_in or job.rebuild]
+            drained = self._with.engine.drain(changed) if changed else _NOTHING
+            for job in jobs:
+                job.marks["computed"] = now_s()
+            with self._changed:
+                self._done.append((jobs, drained))
+                self._changed.notify_all()
+
+    def _next_drain(self) -> list[FlowJob] | None:
+        """Wait for prepared jobs, and take as many as one drain may hold; None when the flow stops. One drain at most waits to be published."""
+        settings = self._with.settings
+        with self._changed:
+            while not self._stopping and (not self._ready or len(self._done) > 1):
+                self._changed.wait(timeout=_ROUND_S)
+            if self._stopping:
+                return None
+            count = 1 if self.mode == "sequential" else fused(self._ready, rows_max=settings.drain_rows_max, jobs_max=settings.drain_jobs_max)
+            return [self._ready.popleft() for _ in range(count)]
+
+    # -- publishing --------------------------------------------------------------------------------------------------
+
+    def _publish_all(self) -> None:
+        while True:
+            with self._changed:
+                while not self._stopping and not self._done:
+                    self._changed.wait(timeout=_ROUND_S)
+                if self._stopping:
+                    return
+                jobs, drained = self._done[0]
+            for job in jobs:
+                self._publish(job, drained)
+            with self._changed:
+                self._done.popleft()
+                self._changed.notify_all()
+            self._with.relieve(self.link)
+
+    def _publish(self, job: FlowJob, drained: Drained) -> None:
+        with self._changed:
+            self._chain.complete(job.number)
+            assert self._chain.next_action() == MayCommit(job.number), "jobs are published in the order of their cuts"
+        rows = drained.of_job(job.number, every=job.rebuild)
+        content = {table: self._with.content(table, lines, job.rebuild) for table, lines in rows.items()}
+        for table, parts in content.items():
+            self._with.make_room(table, sum(part.nbytes for part in parts))
+        reach(CrashPoint.JOB_STAGED)
+        catalyst = self._with.catalyst
+        published = catalyst.publish_job(self.link, content, first_us=job.first_us, horizon_us=job.horizon_us)
+        assert published.commit.number == job.number, (published, job)
+        reach(CrashPoint.JOB_PUBLISHED)
+        discard(job)
+        job.rows_out = sum(part.rows for parts in content.values() for part in parts)
+        job.marks["published"] = catalyst.clock.monotonic_s()
+        with self._changed:
+            self._chain.committed(job.number)
+            self._unpublished -= 1
+            self._reports.append(report(job))
+        METRICS.counter("righttime_flow_jobs_total").inc(flow=self.link.source, kind=job.kind)
+        METRICS.counter("righttime_flow_rows_total").inc(job.rows_in, flow=self.link.source)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def _guarded(self, run: Callable[[], None]) -> None:
+        try:
+            run()
+        except Exception as error:
+            if self._stopping:
+                return
+            self.failure = error if isinstance(error, FlowFailed) else FlowFailed(flow=self.link.source.removeprefix("flow."), reason=_reason(error))
+            self.failure.__cause__ = error
+            log.error("flow.failed", flow=self.link.source, error=repr(error), exc_info=not isinstance(error, RightTimeError))
+            self._halt(str(self.failure))
+
+    def _halt(self, trouble: str) -> None:
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        with self._with.catalyst.lock:
+            self.link.trouble = trouble
+            self.link.asked.notify_all()
+            self._with.catalyst.arrivals.notify_all()
+
+
+class _Nothing:
+    def of_job(self, number: int, *, every: bool = False) -> dict[str, pa.Table]:
+        return {}
+
+
+_NOTHING = _Nothing()
+
+
+def _reason(error: Exception) -> str:
+    return str(error).split("\n", 1)[0].removesuffix(".") or type(error).__name__

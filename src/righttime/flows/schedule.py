@@ -1,0 +1,73 @@
+"""The schedule of a flow: when to cut a job that no query asked for.
+
+In: rows that come, cuts that were made, queries that asked; times are passed in.
+Out: whether a cut is due, and how long to wait before asking again.
+Promise: pure but for its own counts, which one lock guards; no clock.
+"""
+
+import threading
+from dataclasses import dataclass
+
+_FOREVER_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Triggers:
+    """`rows_max`: more changes than this wait for no query. `idle_s`: changes that waited this long while no query came are taken (0: never).
+    `every_s`: a cut at least this often (0: never). `immediate`: a cut with every change.
+    """
+
+    rows_max: int
+    idle_s: float = 0.0
+    every_s: float = 0.0
+    immediate: bool = False
+
+
+class Schedule:
+    """Counts of one flow."""
+
+    def __init__(self, triggers: Triggers, *, rows: int, now_s: float) -> None:
+        self._triggers = triggers
+        self._lock = threading.Lock()
+        self._rows = rows
+        self._last_cut_s = now_s
+        self._last_asked_s = now_s
+
+    @property
+    def rows(self) -> int:
+        """Changes that no job has taken."""
+        return self._rows
+
+    def changed(self, rows: int) -> None:
+        with self._lock:
+            self._rows += rows
+
+    def asked(self, now_s: float) -> None:
+        with self._lock:
+            self._last_asked_s = now_s
+
+    def cut(self, rows_left: int, now_s: float) -> None:
+        with self._lock:
+            self._rows = rows_left
+            self._last_cut_s = now_s
+
+    def due(self, now_s: float) -> bool:
+        """Tell whether a cut should be made now."""
+        triggers = self._triggers
+        with self._lock:
+            if not self._rows:
+                return False
+            if triggers.immediate or self._rows > triggers.rows_max:
+                return True
+            return self._deadline_s() <= now_s
+
+    def wait_s(self, now_s: float) -> float:
+        """Return how long nothing can become due by itself."""
+        with self._lock:
+            return min(max(self._deadline_s() - now_s, 0.001), _FOREVER_S) if self._rows else _FOREVER_S
+
+    def _deadline_s(self) -> float:
+        triggers = self._triggers
+        idle_s = max(self._last_asked_s, self._last_cut_s) + triggers.idle_s if triggers.idle_s else float("inf")
+        every_s = self._last_cut_s + triggers.every_s if triggers.every_s else float("inf")
+        return min(idle_s, every_s)

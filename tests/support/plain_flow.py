@@ -1,0 +1,92 @@
+"""A flow without Spark, for tests of cutting and publishing: the target is its stream, row for row.
+
+In: a warehouse, the name of a keyed stream and of a table with the same columns.
+Out: a runner whose engine is a dictionary.
+Promise: the runner, the catalyst and the streams are the real ones; only the drain is computed in plain Python, and a test can hold it up.
+"""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from righttime.client import Warehouse
+from righttime.flows.content import job_content
+from righttime.flows.jobs import FlowJob
+from righttime.flows.runner import FlowRunner, Mode, Work
+from righttime.flows.schedule import Schedule, Triggers
+
+OPERATIONS = {(False, True): "insert", (True, True): "update", (True, False): "delete"}
+
+
+class PlainEngine:
+    """Keeps each target's rows by key; `gate` is waited for before a drain is computed."""
+
+    def __init__(self, targets: dict[str, str], keys: Sequence[str]) -> None:
+        self.targets = targets  # table to stream
+        self.keys = keys
+        self.rows: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {table: {} for table in targets}
+        self.drains: list[list[int]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def drain(self, jobs: Sequence[FlowJob]) -> "PlainDrained":
+        assert self.gate.wait(30)
+        self.drains.append([job.number for job in jobs])
+        return PlainDrained({job.number: {table: self._lines(table, job) for table, stream in self.targets.items() if stream in job.inputs} for job in jobs})
+
+    def _lines(self, table: str, job: FlowJob) -> pa.Table:
+        changes = pq.read_table(job.inputs[self.targets[table]]).to_pylist()
+        before = dict(self.rows[table])
+        for change in changes:
+            row = {name: value for name, value in change.items() if not name.startswith("_")}
+            key = tuple(row[name] for name in self.keys)
+            if change["_w"] > 0:
+                self.rows[table][key] = row
+            else:
+                del self.rows[table][key]
+        after = self.rows[table]
+        changed = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
+        lines = [{**(after.get(key) or before[key]), "_job": job.number, "_op": OPERATIONS[key in before, key in after]} for key in sorted(changed)]
+        names = [*(name for name in pq.read_schema(job.inputs[self.targets[table]]).names if not name.startswith("_")), "_job", "_op"]
+        schema = pa.schema([*(pq.read_schema(job.inputs[self.targets[table]]).field(name) for name in names[:-2]), ("_job", pa.int64()), ("_op", pa.string())])
+        return pa.Table.from_pylist(lines, schema=schema)
+
+
+class PlainDrained:
+    """What a drain made."""
+
+    def __init__(self, lines: dict[int, dict[str, pa.Table]]) -> None:
+        self._lines = lines
+
+    def of_job(self, number: int, *, every: bool = False) -> dict[str, pa.Table]:
+        return {table: lines for table, lines in self._lines.get(number, {}).items() if lines.num_rows}
+
+
+def run_plain(
+    wh: Warehouse, targets: dict[str, str], *, keys: Sequence[str] = ("k",), triggers: Triggers | None = None, mode: Mode = "on_demand"
+) -> tuple[FlowRunner, PlainEngine]:
+    """Maintain tables that are copies of streams; call `runner.stop()` before the warehouse is closed."""
+    flows, parts = wh._flows("test"), wh._writer("test")
+    engine = PlainEngine(targets, keys)
+    link = parts.catalyst.maintain("flow.plain", list(targets))
+    flows._read_streams["flow.plain"] = tuple(sorted(set(targets.values())))
+    flows.feed.read_by(link, tuple(targets.values()), after_us=parts.catalyst.head.source("flow.plain").last.time_us)
+    link.loose = mode == "near_real_time"
+    work = Work(
+        catalyst=parts.catalyst,
+        feed=flows.feed,
+        pull=flows.taps.pull_for,
+        engine=engine,
+        content=lambda table, lines, rebuild: job_content(parts.schemas[table], lines, rebuild=rebuild),
+        make_room=lambda table, nbytes: parts.images.make_room(parts.schemas[table], nbytes),
+        relieve=lambda link: None,
+        folder=parts.images.folder,
+        settings=parts.settings,
+    )
+    schedule = Schedule(triggers or Triggers(rows_max=10**9), rows=0, now_s=parts.clock.monotonic_s())
+    runner = FlowRunner(link, tuple(sorted(set(targets.values()))), schedule, work, mode=mode)
+    runner.start()
+    return runner, engine

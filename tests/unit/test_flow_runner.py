@@ -1,0 +1,359 @@
+"""Cutting and publishing on the real catalyst, the real streams and the real runner; the drain itself is a dictionary.
+
+AT ids are those of the sheet on on-demand ETL. Times are a test's; nobody sleeps.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+import righttime as rt
+from righttime.errors import AsOfUnavailable, FreshnessUnavailable
+from righttime.errors.flows import BadStream, TableMaintained
+from righttime.flows.runner import FlowRunner
+from righttime.flows.schedule import Triggers
+from righttime.testing import ManualClock
+from tests.support.plain_flow import PlainEngine, run_plain
+
+SECOND = 1_000_000
+
+
+class Stage:
+    """A warehouse with a stream `s` and its copy `t`, and queries in the background."""
+
+    def __init__(self, folder: Path, *, times: Literal["warehouse", "source"] = "warehouse", **settings: Any) -> None:
+        self.clock = ManualClock(1.0)
+        self.wh = rt.open(folder, clock=self.clock, **settings)
+        self.wh.create_table("t", "k INT NOT NULL, v INT", keys=["k"])
+        self.wh.create_stream("s", "k INT NOT NULL, v INT", keys=["k"], times=times)
+        self.runner: FlowRunner | None = None
+        self.engine: PlainEngine | None = None
+        self.pool = ThreadPoolExecutor(8)
+
+    def run(self, **options: Any) -> None:
+        self.runner, self.engine = run_plain(self.wh, {"t": "s"}, **options)
+
+    def insert(self, k: int, v: int, at_s: float | None = None) -> None:
+        self.wh.stream("s").insert([{"k": k, "v": v}], time=None if at_s is None else round(at_s * SECOND))
+
+    def update(self, k: int, v: int, at_s: float | None = None) -> None:
+        self.wh.stream("s").update([{"k": k, "v": v}], time=None if at_s is None else round(at_s * SECOND))
+
+    def query(self, **contract: Any) -> dict[int, int]:
+        rows = self.wh.read("t", **{"wait": "20s", **contract}).rows()
+        return dict(rows)
+
+    def ask(self, **contract: Any) -> "Future[dict[int, int]]":
+        return self.pool.submit(self.query, **contract)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for what other threads do; the clock of the test stands still meanwhile."""
+        pause = threading.Event()
+        for _ in range(2000):
+            with self.wh._writer("test").catalyst.lock:
+                if condition():
+                    return
+            pause.wait(0.01)
+        raise AssertionError("it did not happen in 20 s")
+
+    def waiting(self, count: int) -> None:
+        """Wait until so many cuts are wanted of the flow."""
+        assert self.runner is not None
+        link = self.runner.link
+        self.until(lambda: len(link.cuts) >= count)
+
+    def published(self) -> int:
+        """Return how many jobs were published."""
+        assert self.runner is not None
+        return len(self.runner.reports())
+
+    def close(self) -> None:
+        if self.runner is not None:
+            if self.engine is not None:
+                self.engine.gate.set()
+            self.runner.stop()
+        self.pool.shutdown()
+        self.wh.close()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    found = Stage(tmp_path / "wh")
+    yield found
+    found.close()
+
+
+def test_a_query_gets_what_was_committed_before_it(stage: Stage) -> None:
+    """Nothing moves until somebody asks."""
+    stage.run()
+    stage.insert(1, 10)
+    stage.clock.advance(1)
+    assert stage.engine is not None and stage.engine.drains == []
+    assert stage.query() == {1: 10}
+    assert stage.engine.drains == [[1]]
+
+
+def test_at_1_cuts(tmp_path: Path) -> None:
+    """Two transactions, a query, an update, two queries that share a snapshot, and a source that is late."""
+    stage = Stage(tmp_path / "wh", times="source")
+    try:
+        stage.run()
+
+        def now(seconds: float, *, arrived: float | None = None) -> None:
+            stage.clock.set(seconds)
+            if arrived is not None:
+                stage.wh.stream("s").heartbeat(round(arrived * SECOND))
+
+        now(1.0)
+        stage.insert(1, 10, 1.0)
+        now(1.8)
+        stage.insert(2, 20, 1.8)
+        now(2.0, arrived=2.0)
+        assert stage.query() == {1: 10, 2: 20}
+        now(2.6)
+        stage.update(1, 11, 2.6)
+        now(3.0, arrived=3.0)
+        assert stage.query() == {1: 11, 2: 20}
+        assert stage.query(as_of=2 * SECOND) == {1: 10, 2: 20}
+        stage.until(lambda: stage.published() == 2)
+        now(3.5, arrived=3.5)
+        assert stage.query() == {1: 11, 2: 20}
+        assert stage.published() == 2, "nothing new: the snapshot is shared"
+        now(4.0, arrived=3.6)
+        assert stage.query(freshness="1s") == {1: 11, 2: 20}, "tolerance of 1 s: starts at once"
+        tolerant, strict = stage.ask(freshness="200ms"), stage.ask()
+        stage.waiting(2)
+        assert not tolerant.done() and not strict.done()
+        now(4.4, arrived=3.8)
+        assert tolerant.result(20) == {1: 11, 2: 20}
+        assert not strict.done()
+        now(4.5)
+        stage.insert(3, 30, 3.9)
+        now(4.6, arrived=4.0)
+        assert strict.result(20) == {1: 11, 2: 20, 3: 30}
+    finally:
+        stage.close()
+
+
+def test_at_4_a_successor_that_is_faster_is_not_seen(stage: Stage) -> None:
+    """Two queries wait for two jobs of one drain; each sees its own."""
+    stage.run()
+    stage.insert(1, 1)
+    assert stage.query() == {1: 1}
+    assert stage.engine is not None
+    stage.engine.gate.clear()
+    stage.clock.advance(1)
+    stage.update(1, 2)
+    stage.clock.advance(1)
+    first = stage.ask()
+    stage.waiting(1)
+    stage.clock.advance(1)
+    stage.update(1, 3)
+    stage.clock.advance(1)
+    second = stage.ask()
+    stage.waiting(2)
+    stage.engine.gate.set()
+    assert (first.result(20), second.result(20)) == ({1: 2}, {1: 3})
+
+
+def test_at_4_storing_does_not_run_past_a_query_that_waits(stage: Stage) -> None:
+    """Stored rows carry no commit time, so they must not come from beyond the cut of a query that has not begun."""
+    stage.run()
+    stage.insert(1, 1)
+    assert stage.query() == {1: 1}
+    catalyst = stage.wh._writer("test").catalyst
+    cut_us = catalyst.authority.read_us()
+    with catalyst.admitted(["t"]) as admission:
+        admission.cut_us = cut_us
+        stage.clock.advance(1)
+        stage.update(1, 2)
+        stage.clock.advance(1)
+        assert stage.query() == {1: 2}
+        stage.wh.materialize("t")
+        assert catalyst.table("t").stored_us <= cut_us
+    stage.wh.materialize("t")
+    assert catalyst.table("t").stored_us > cut_us
+    assert stage.query() == {1: 2}
+
+
+def test_at_5_background_jobs(stage: Stage) -> None:
+    """More than five rows wait for no query; a query after them propagates nothing."""
+    stage.run(triggers=Triggers(rows_max=5))
+    assert stage.runner is not None
+    for k in range(12):
+        stage.insert(k, k)
+        stage.clock.advance(0.001)
+        if k in (5, 11):
+            stage.until(lambda: stage.published() == (k + 1) // 6)  # noqa: B023 - called at once
+    reports = stage.runner.reports()
+    assert [(job.kind, job.rows_in) for job in reports] == [("background", 6), ("background", 6)]
+    assert stage.query() == {k: k for k in range(12)}
+    assert stage.published() == 2
+
+
+def test_at_23_tables_of_one_job_are_shown_together(tmp_path: Path) -> None:
+    """A query over two targets sees both after a job, or neither."""
+    stage = Stage(tmp_path / "wh")
+    try:
+        stage.wh.create_table("u", "k INT NOT NULL, v INT", keys=["k"])
+        stage.runner, stage.engine = run_plain(stage.wh, {"t": "s", "u": "s"})
+        seen = []
+        for value in range(1, 6):
+            (stage.insert if value == 1 else stage.update)(1, value)
+            stage.clock.advance(1)
+            with stage.wh._writer("test").snapshots.take(["t", "u"], _contract()) as snapshot:
+                rows = [stage.wh._writer("test").snapshots.rows(snapshot.tables[name]).to_pylist() for name in ("t", "u")]
+            seen.append(rows)
+        assert seen == [[[{"k": 1, "v": value}]] * 2 for value in range(1, 6)]
+    finally:
+        stage.close()
+
+
+def _contract() -> Any:
+    from righttime.query.contract import make_contract
+
+    return make_contract(freshness=None, wait="20s", on_late="error", as_of=None, bound_us=None, wait_default_s=20.0)
+
+
+@pytest.mark.parametrize(("bound", "jobs", "seen"), [("10 min", 0, False), ("2 min", 1, True), ("0s", 1, True)])
+def test_at_26_currency(stage: Stage, bound: str, jobs: int, seen: bool) -> None:
+    """A change of 10:01 is not in the snapshot of 10:00; a query of 10:04 may or may not do without it."""
+    stage.run()
+    stage.insert(1, 10)
+    assert stage.query() == {1: 10}
+    stage.until(lambda: stage.published() == 1)
+    stage.clock.advance(60)
+    stage.insert(2, 20)
+    stage.clock.advance(180)
+    assert stage.query(freshness=bound) == ({1: 10, 2: 20} if seen else {1: 10})
+    stage.until(lambda: stage.published() == 1 + jobs)
+
+
+def test_at_27_a_query_that_gives_up_leaves_its_job(stage: Stage) -> None:
+    """The job is published all the same, and the next query has it."""
+    stage.run()
+    assert stage.engine is not None and stage.runner is not None
+    stage.engine.gate.clear()
+    stage.insert(1, 1)
+    with pytest.raises(FreshnessUnavailable, match="has not come so far"):
+        stage.query(wait="0s")
+    stage.clock.advance(1)
+    stage.insert(2, 2)
+    after = stage.ask()
+    stage.waiting(2)
+    stage.engine.gate.set()
+    assert after.result(20) == {1: 1, 2: 2}
+    stage.until(lambda: stage.published() == 2)
+    assert [job.rows_in for job in stage.runner.reports()] == [1, 1]
+
+
+def test_at_31_late_commits_go_to_their_own_job(tmp_path: Path) -> None:
+    """A strict query of 4.0 waits; of two rows that then come, only the one committed before 4.0 is its own."""
+    stage = Stage(tmp_path / "wh", times="source")
+    try:
+        stage.run()
+        stage.clock.set(3.6)
+        stage.wh.stream("s").heartbeat(round(3.6 * SECOND))
+        stage.clock.set(4.0)
+        strict = stage.ask()
+        stage.waiting(1)
+        stage.clock.set(4.5)
+        stage.insert(1, 39, 3.9)
+        stage.insert(2, 405, 4.05)
+        assert strict.result(20) == {1: 39}
+        stage.wh.stream("s").heartbeat(round(4.5 * SECOND))
+        assert stage.query() == {1: 39, 2: 405}
+    finally:
+        stage.close()
+
+
+def test_a_cut_inside_a_job_is_refused(stage: Stage) -> None:
+    """Between its first change and its horizon a job shows neither."""
+    stage.run()
+    stage.insert(1, 1)
+    catalyst = stage.wh._writer("test").catalyst
+    between_us = catalyst.authority.read_us()
+    stage.clock.advance(1)
+    stage.insert(2, 2)
+    stage.clock.advance(1)
+    assert stage.query() == {1: 1, 2: 2}
+    with pytest.raises(AsOfUnavailable, match="in one job"):
+        stage.query(as_of=between_us)
+
+
+def test_nobody_else_writes_into_a_target(stage: Stage) -> None:
+    """A target is what its flow makes of its streams."""
+    stage.run()
+    with stage.wh.producer() as load:
+        load.insert("t", {"k": 1, "v": 1})
+        with pytest.raises(TableMaintained):
+            load.commit()
+        load.rollback()
+
+
+def test_a_flow_that_stopped_is_never_taken_for_fresh(stage: Stage) -> None:
+    """What was published is answered; what came after is missing, and the query says so."""
+    stage.run()
+    stage.insert(1, 1)
+    assert stage.query() == {1: 1}
+    assert stage.runner is not None
+    stage.runner.stop()
+    assert stage.query() == {1: 1}, "nothing came since"
+    stage.clock.advance(10)
+    stage.insert(2, 2)
+    with pytest.raises(FreshnessUnavailable, match="does not run"):
+        stage.query()
+    stage.clock.advance(5)
+    assert stage.query(freshness="1 min") == {1: 1}
+    answer = stage.wh.read("t", on_late="answer", wait="0s")
+    assert answer.rows() == [(1, 1)] and answer.receipt.late
+    stage.run()
+    stage.engine.rows["t"] = {(1,): {"k": 1, "v": 1}}  # type: ignore[union-attr]  # a dictionary does not outlive its runner
+    assert stage.query() == {1: 1, 2: 2}
+
+
+def test_a_receipt_names_the_source_transactions(stage: Stage) -> None:
+    """Per stream the last transaction inside and the first outside."""
+    stage.run()
+    stream = stage.wh.stream("s")
+    stream.insert([{"k": 1, "v": 1}], transaction="T1")
+    cut_us = stage.wh._writer("test").catalyst.authority.read_us()
+    assert stage.query() == {1: 1}
+    stream.insert([{"k": 2, "v": 2}], transaction="T2")
+    receipt = stage.wh.read("t", as_of=cut_us).receipt
+    assert [(each.stream, each.flow, each.last_inside.transaction, each.first_outside.transaction) for each in receipt.streams] == [("s", "plain", "T1", "T2")]  # type: ignore[union-attr]
+    assert receipt.verify().ok
+    assert type(receipt).from_json(receipt.to_json()) == receipt
+
+
+def test_a_tables_own_changes_are_a_stream(tmp_path: Path) -> None:
+    """Rows inserted, updated, deleted, stored in between and held back by a lazy producer: the copy is the table at every cut."""
+    clock = ManualClock(1.0)
+    with rt.open(tmp_path / "wh", clock=clock) as wh:
+        wh.create_table("orders", "k INT NOT NULL, v INT", keys=["k"], unique=True)
+        wh.create_table("copy", "k INT NOT NULL, v INT", keys=["k"])
+        load = wh.producer(name="shop")
+        load.insert_many("orders", [(1, 10), (2, 20), (3, 30)])
+        load.commit()
+        wh.materialize("orders")
+        wh.tap("orders")
+        runner, _ = run_plain(wh, {"copy": "orders"})
+        try:
+            for turn in range(6):
+                clock.advance(1)
+                load.update("orders", set={"v": 100 + turn}, where={"k": 1})
+                load.delete("orders", where={"k": 2}) if turn == 1 else load.upsert("orders", {"k": 2, "v": turn})
+                load.insert("orders", (10 + turn, turn))
+                load.commit(materialize=turn == 2)
+                if turn % 2:
+                    wh.materialize("orders")
+                clock.advance(1)
+                assert sorted(wh.read("copy", wait="20s").rows()) == sorted(wh.read("orders").rows()), turn
+        finally:
+            runner.stop()
+        with pytest.raises(BadStream):
+            wh.stream("orders").insert([{"k": 99, "v": 1}])
