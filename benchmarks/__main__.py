@@ -1,11 +1,13 @@
-"""`python -m benchmarks [module ...]`: run all figures, or those of the named modules, and write them down.
+"""`python -m benchmarks [module ...] [--size S] [--rounds 3]`: run all figures, or those of the named modules, and write them down.
 
-In: every module of this package that has `run() -> list[Figure]`.
+In: every module of this package that has `run() -> list[Figure]`; what `run` takes by these names is passed on.
 Out: a table, and `benchmarks/results/<date>.json`.
 Promise: exit code 1 only if a module failed; a missed goal is a fact to report, not a failure.
 """
 
+import argparse
 import importlib
+import inspect
 import json
 import os
 import pkgutil
@@ -26,21 +28,28 @@ from benchmarks.figure import Figure
 RESULTS = Path(__file__).parent / "results"
 
 
-def main(names: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Run the named modules, all without names."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    parser.add_argument("names", nargs="*", metavar="module")
+    parser.add_argument("--size", choices=["XS", "S", "M"], help="how much the flows of flows* load")
+    parser.add_argument("--rounds", type=int, help="how often what is quick is repeated in flows*")
+    chosen = vars(parser.parse_args(arguments))
+    names = chosen.pop("names")
     console = Console(width=None if sys.stdout.isatty() else 150)
     known = [module.name for module in pkgutil.iter_modules(benchmarks.__path__) if module.name != "__main__"]
     unknown = sorted(set(names) - set(known))
     if unknown:
         console.print(f"no such benchmark: {', '.join(unknown)}; there are: {', '.join(known)}")
         return 2
-    measured, failed = _run([name for name in known if name in names or not names], console)
+    options = {name: value for name, value in chosen.items() if value is not None}
+    measured, failed = _run([name for name in known if name in names or not names], console, options)
     console.print(_table(measured))
     console.print(f"written to {_write(measured)}")
     return 1 if failed else 0
 
 
-def _run(names: list[str], console: Console) -> tuple[dict[str, list[Figure]], list[str]]:
+def _run(names: list[str], console: Console, options: dict[str, Any]) -> tuple[dict[str, list[Figure]], list[str]]:
     measured: dict[str, list[Figure]] = {}
     failed = []
     for name in names:
@@ -50,7 +59,7 @@ def _run(names: list[str], console: Console) -> tuple[dict[str, list[Figure]], l
         console.print(f"== {name}")
         begun_s = time.perf_counter()
         try:
-            measured[name] = run()
+            measured[name] = run(**{option: value for option, value in options.items() if option in inspect.signature(run).parameters})
         except Exception:  # one broken figure must not cost the others
             console.print(traceback.format_exc(), markup=False)
             failed.append(name)

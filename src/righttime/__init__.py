@@ -16,6 +16,7 @@ from righttime.errors import (
     CatalystFull,
     CommitError,
     ContractError,
+    FlowError,
     FreshnessUnavailable,
     InputError,
     KeyTaken,
@@ -28,7 +29,9 @@ from righttime.errors import (
     WarehouseLocked,
 )
 from righttime.ledger.receipts import Receipt, Verification
+from righttime.pipeline.flow import Flow
 from righttime.query.answer import Answer
+from righttime.queues.stream import Stream
 from righttime.settings import Settings
 from righttime.status import Status
 
@@ -42,6 +45,8 @@ __all__ = [
     "CommitError",
     "ContractError",
     "Every",
+    "Flow",
+    "FlowError",
     "FreshnessUnavailable",
     "Immediate",
     "InputError",
@@ -59,6 +64,7 @@ __all__ = [
     "Settings",
     "SourceCut",
     "Status",
+    "Stream",
     "UnknownTable",
     "Verification",
     "Warehouse",

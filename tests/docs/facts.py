@@ -17,9 +17,13 @@ from pydantic_core import PydanticUndefined
 import righttime
 from righttime import errors
 from righttime.cli import app
+from righttime.flows.running import RunningFlow
+from righttime.pipeline.flow import Step
 from righttime.settings import MIB, Settings
 
-CLASSES = ("Warehouse", "Producer", "Answer", "Receipt", "Verification", "Commit", "SourceCut", "Policy")
+CLASSES = ("Warehouse", "Producer", "Answer", "Receipt", "Verification", "Commit", "SourceCut", "Policy", "Flow", "Stream")
+RETURNED = (Step, RunningFlow)
+"""Classes that users hold and never name."""
 _UNITS = (
     ("_bytes", "bytes"),
     ("bytes_max", "bytes"),
@@ -42,17 +46,17 @@ def signature(name: str, member: Any, *, owner: str = "") -> str:
 
 def api() -> set[str]:
     """Return every signature of the public face: functions, policies, and the public members of the classes."""
-    found = {signature(name, getattr(righttime, name)) for name in ("open", "connect", "expr", "Immediate", "OnDemand", "LoadAware", "Every")}
-    return found | {one for name in CLASSES for one in _members(name)}
+    functions = ("open", "connect", "expr", "Immediate", "OnDemand", "LoadAware", "Every", "Flow")
+    kinds = [*(getattr(righttime, name) for name in CLASSES), *RETURNED]
+    return {signature(name, getattr(righttime, name)) for name in functions} | {one for kind in kinds for one in _members(kind)}
 
 
-def _members(owner: str) -> Iterator[str]:
-    kind = getattr(righttime, owner)
+def _members(kind: type) -> Iterator[str]:
     fields = getattr(kind, "__dataclass_fields__", {})
     for name in dir(kind):
         member = inspect.getattr_static(kind, name)
         if not name.startswith("_") and name not in fields:
-            yield signature(name, member if isinstance(member, property) else getattr(kind, name), owner=owner)
+            yield signature(name, member if isinstance(member, property) else getattr(kind, name), owner=kind.__name__)
 
 
 def settings_rows() -> list[list[str]]:
@@ -86,9 +90,10 @@ def error_rows() -> list[list[str]]:
 
 def _tree(kind: type[errors.RightTimeError]) -> Iterator[type[errors.RightTimeError]]:
     yield kind
-    for child in sorted(kind.__subclasses__(), key=lambda one: inspect.getsourcelines(one)[1]):
-        if child.__module__ == errors.__name__:
-            yield from _tree(child)
+    drawn = re.findall(r"\w+", errors.__doc__ or "")
+    children = [child for child in kind.__subclasses__() if child.__module__.startswith(f"{errors.__name__}.")]
+    for child in sorted(children, key=lambda one: drawn.index(one.__name__)):
+        yield from _tree(child)
 
 
 def _meaning(kind: type[errors.RightTimeError]) -> tuple[str, str]:

@@ -1,8 +1,8 @@
-"""The command line: `righttime demo | serve | sql | status | receipt | materialize | gc`.
+"""The command line: `righttime demo | init | dry-run | run | serve | sql | explain | status | receipt | materialize | gc`.
 
 In: arguments, and `RIGHTTIME_WAREHOUSE` for the folder.
 Out: answers on standard output, everything about them on standard error, and an exit code.
-Promise: an error is one line with its code and the way out, exit code 1; wrong usage is exit code 2; only `demo` and `serve` create a warehouse.
+Promise: an error is one line with its code and the way out, exit code 1; wrong usage is exit code 2; only `demo`, `run` and `serve` create a warehouse.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from righttime import __version__
-from righttime.cli import care, receipt, serve, sql, status
+from righttime.cli import care, dry_run, explain, init, receipt, run_flows, serve, sql, status
 from righttime.cli.console import err, error_line
 from righttime.cli.demo.command import demo
 from righttime.telemetry import configure
@@ -29,8 +29,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(demo)
+app.command(name="init")(init.init)
+app.command(name="dry-run")(dry_run.dry_run)
+app.command(name="run")(run_flows.run_flows)
 app.command(name="serve")(serve.serve)
 app.command(name="sql")(sql.sql)
+app.command(name="explain")(explain.explain)
 app.command(name="status")(status.status)
 app.add_typer(receipt.app)
 app.command()(care.materialize)

@@ -7,6 +7,7 @@ Promise: a stop keeps everything committed and ends with exit code 0; without to
 
 import signal
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -14,44 +15,72 @@ from typing import Annotated
 import typer
 
 from righttime.cli.console import err
-from righttime.client import open
+from righttime.client import Warehouse, open
 from righttime.errors import BadSetting
 from righttime.flight.access import Tokens, is_loopback
 from righttime.flight.health import HealthServer
 from righttime.flight.server import FlightService
 
-_SIGNAL_S = 0.5
+SIGNAL_S = 0.5
+"""How often somebody who waits for a signal looks: Python runs its handler in the main thread only, and the signal may have woken another one."""
+
+TokenFile = Annotated[Path | None, typer.Option(help="File of lines NAME SCOPES TOKEN; needed to let other machines in.", show_default=False)]
+TlsCert = Annotated[Path | None, typer.Option(help="Certificate chain in PEM form; with it all traffic is encrypted.", show_default=False)]
+TlsKey = Annotated[Path | None, typer.Option(help="Its private key in PEM form.", show_default=False)]
+
+
+@dataclass(frozen=True)
+class Door:
+    """Where a service listens, and whom it lets in."""
+
+    host: str
+    port: int
+    tokens: Tokens
+    tls: tuple[bytes, bytes] | None
 
 
 def serve(
     target: Annotated[str, typer.Argument(metavar="PATH|postgresql://…", help="The warehouse; a new or empty folder becomes one.")],
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.")] = 8815,
-    token_file: Annotated[Path | None, typer.Option(help="File of lines NAME SCOPES TOKEN; needed to let other machines in.", show_default=False)] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain in PEM form; with it all traffic is encrypted.", show_default=False)] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its private key in PEM form.", show_default=False)] = None,
+    token_file: TokenFile = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     metrics_host: Annotated[str, typer.Option(help="The address for /healthz, /readyz and /metrics.")] = "127.0.0.1",
     metrics_port: Annotated[int | None, typer.Option(help="The port for them; none if not given, 0 takes a free one.", show_default=False)] = None,
 ) -> None:
     """Serve a warehouse over Arrow Flight until SIGTERM or Ctrl-C. Clients open righttime://HOST:PORT."""
-    stop = _stop_on_signals()
-    tokens = Tokens() if token_file is None else Tokens.from_file(token_file)
+    stop = stop_on_signals()
+    door = door_of(host, port, token_file, tls_cert, tls_key)
     with open(target) as warehouse:
-        service = FlightService(warehouse, warehouse._writer("serve"), host=host, port=port, tokens=tokens, tls=_certificate(tls_cert, tls_key))
+        service = listen(warehouse, door)
         health = None
         try:
             if metrics_port is not None:
                 health = HealthServer(host=metrics_host, port=metrics_port, ready=lambda: service.ready, status=warehouse.status)
-            _say(service, tokens, health)
-            while not stop.wait(timeout=_SIGNAL_S):
-                pass  # Python runs a signal's handler in this thread only, and the signal may have woken another one
+            if health is not None:
+                typer.echo(f"Health and metrics on port {health.port}")
+            say_where(service, door)
+            while not stop.wait(timeout=SIGNAL_S):
+                pass
         finally:
             service.stop()
             if health is not None:
                 health.stop()
 
 
-def _stop_on_signals() -> threading.Event:
+def door_of(host: str, port: int, token_file: Path | None, tls_cert: Path | None, tls_key: Path | None) -> Door:
+    """Read the files of a door."""
+    return Door(host, port, Tokens() if token_file is None else Tokens.from_file(token_file), _certificate(tls_cert, tls_key))
+
+
+def listen(warehouse: Warehouse, door: Door) -> FlightService:
+    """Let others use an open warehouse, until the service is stopped."""
+    return FlightService(warehouse, warehouse._writer("serve"), host=door.host, port=door.port, tokens=door.tokens, tls=door.tls)
+
+
+def stop_on_signals() -> threading.Event:
+    """Return an event that SIGTERM and Ctrl-C set, from now on."""
     stop = threading.Event()
 
     def note(_number: int, _frame: FrameType | None) -> None:
@@ -73,12 +102,10 @@ def _certificate(cert: Path | None, key: Path | None) -> tuple[bytes, bytes] | N
         raise BadSetting(name="tls-cert, tls-key", reason=f"{error.filename} cannot be read ({error.strerror})") from error
 
 
-def _say(service: FlightService, tokens: Tokens, health: HealthServer | None) -> None:
-    if not tokens:
+def say_where(service: FlightService, door: Door) -> None:
+    """Print the address as the last line: whoever waits for it may connect."""
+    if not door.tokens:
         err().print("No token is configured: everybody on this machine may read and write, nobody from another machine may connect.")
     if not service.tls and not is_loopback(service.host):
         err().print("No certificate is configured: rows and tokens cross the network in the clear.")
-    if health is not None:
-        typer.echo(f"Health and metrics on port {health.port}")
-    # The last line: whoever waits for it may connect.
     typer.echo(f"Serving righttime://{service.host}:{service.port}")

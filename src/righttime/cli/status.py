@@ -14,13 +14,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from righttime.cli.console import moment, out, plain, plain_table, seconds, share, size
+from righttime.cli.flows import flows_of, jobs_of
 from righttime.cli.options import AsJson, WarehousePath, reader
 from righttime.ledger.sqlite import Loss
 from righttime.status import Status
 
 
 def status(warehouse: WarehousePath = ".", as_json: AsJson = False) -> None:
-    """Show tables, rows in memory and stored, lag, bounds used, producers, and losses."""
+    """Show tables, rows in memory and stored, lag, bounds used, producers, flows with their last jobs, and losses."""
     with reader(warehouse) as wh:
         found, losses = wh.status(), wh.losses()
     if as_json:
@@ -40,6 +41,9 @@ def _parts(found: Status, losses: list[Loss]) -> list[RenderableType]:
     parts: list[RenderableType] = [head, "", tables_of(found) if found.tables else "No tables yet.", "", _bounds(found)]
     if found.producers:
         parts += ["", producers_of(found)]
+    if found.flows:
+        parts += ["", flows_of(found.flows, elsewhere=found.writer is not None)]
+        parts += [part for flow in found.flows if flow.jobs for part in ("", jobs_of(flow))]
     if losses:
         parts += ["", _losses(losses)]
     return parts

@@ -1,0 +1,50 @@
+"""The synchronisation delay: from a query's arrival to its begin, with more and more changes waiting.
+
+In: 1, 100, 10,000 and 1,000,000 changes in the streams that no job has taken when a query arrives.
+Out: the median seconds that the query waited, as figures and a plot.
+Promise: nothing is taken before the query comes; its answer is compared with the expectation.
+"""
+
+import os
+import statistics
+from pathlib import Path
+
+from benchmarks import svg
+from benchmarks.figure import Figure
+from benchmarks.flows import RESULTS, command
+from benchmarks.flows_data import LINES_EACH, SIZES, ShopData
+from benchmarks.flows_shop import ANSWER_S, NEVER, Shop, open_shop, sums
+
+QUERY = "SELECT count(*), sum(qty), sum(amount), sum(cost) FROM store_sales"
+_TRANSACTION_ROWS = 130_000
+
+
+def run(size: str = "S", rounds: int = 5, plots: Path = RESULTS) -> list[Figure]:
+    """Measure each number of waiting changes several times, the largest once."""
+    chosen = SIZES[size]
+    with open_shop(ShopData(chosen), **NEVER) as opened, opened.running("on_demand"):
+        for _ in range(2 if size != "XS" else 0):
+            _delay_s(opened, chosen.queued[0])  # not measured
+        delays = {rows: [_delay_s(opened, rows) for _ in range(rounds if rows < 100_000 else 1)] for rows in chosen.queued}
+    context: dict[str, float | str] = {"load": os.getloadavg()[0]}
+    medians = {rows: statistics.median(of_one) for rows, of_one in delays.items()}
+    points = {"ours": [(float(rows), seconds) for rows, seconds in medians.items()]}
+    path, title = plots / f"delay_{size}.svg", f"arrival of a query to its begin, {chosen.history * LINES_EACH:,} rows of history"
+    svg.lines(path, title, ("changes that wait", "s"), points, command=command("flows_delay", size), logarithmic=True)
+    return [
+        Figure(f"arrival to begin, {rows:,} changes wait", "s", ours=seconds, note=f"longest {max(delays[rows]):.2f} s of {len(delays[rows])}", context=context)
+        for rows, seconds in medians.items()
+    ]
+
+
+def _delay_s(opened: Shop, rows: int) -> float:
+    """Let exactly so many changes wait, and ask: whole purchases, and deletes of lines for the rest."""
+    left = rows
+    while left:
+        purchases = min(left, _TRANSACTION_ROWS) // (LINES_EACH + 1)
+        deletes = 0 if purchases else left
+        opened.append(opened.shop.transaction(purchases, deletes=deletes))
+        left -= purchases * (LINES_EACH + 1) + deletes
+    answer = opened.wh.sql(QUERY, wait=ANSWER_S)
+    assert list(answer.rows()[0]) == sums(opened.shop.sales_at(opened.shop.number)), "the answer is not what the transactions make it"
+    return answer.receipt.waited_s

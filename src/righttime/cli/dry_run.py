@@ -1,0 +1,136 @@
+"""`righttime dry-run`: what a project declares, checked, without moving anything.
+
+In: a project; the warehouse it names, if there is one already.
+Out: for each flow its steps with columns and types, its targets, zones, and what a run would take from the streams.
+Promise: moves no row and makes no table, stream or warehouse; another process may have the warehouse open. Each error names the user's line; exit code 1.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pyspark.sql import SparkSession
+from rich.console import RenderableType
+
+from righttime.changes.schema import TableSchema
+from righttime.cli.console import err, error_line, moment, out, plain, plain_table
+from righttime.cli.options import ProjectPath, project_at, reader
+from righttime.cli.steps import detail
+from righttime.errors import NotAWarehouse, RightTimeError
+from righttime.flows.catalogue import Catalogue
+from righttime.flows.jobs import FlowStatus
+from righttime.pipeline.analysis import Analysed, analyse
+from righttime.pipeline.flow import Flow
+from righttime.pipeline.nodes import Target
+from righttime.pipeline.spark import SparkOwner
+from righttime.pipeline.zones import describe_zones, operators_of
+from righttime.project import Project
+from righttime.queues.peek import Peeked, peek
+from righttime.settings import load_settings
+
+FlowNames = Annotated[list[str] | None, typer.Option("--flow", "-f", metavar="NAME", help="Only this flow; may be given again.", show_default=False)]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What there is already: tables, streams, and flows that have run, with the fingerprints of their declarations."""
+
+    tables: Mapping[str, TableSchema] = field(default_factory=dict)
+    streams: Mapping[str, Peeked] = field(default_factory=dict)
+    flows: Mapping[str, FlowStatus] = field(default_factory=dict)
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+
+
+def dry_run(project: ProjectPath = Path(), flow: FlowNames = None) -> None:
+    """Check the flows of a project and show what they would do; nothing is moved, made or changed."""
+    with project_at(project) as loaded:
+        problems = list(loaded.problems)
+        chosen = loaded.chosen(flow or [])
+        known = look(loaded)
+        child = SparkOwner(load_settings()).child() if chosen else None
+        for each in chosen:
+            try:
+                assert child is not None
+                _show(each, _analysed(each, loaded, known, child), known)
+            except RightTimeError as error:
+                problems.append(error)
+        refuse(problems)
+        out().print(f"{len(chosen)} flow{'' if len(chosen) == 1 else 's'} checked; nothing was moved. Next: righttime run")
+
+
+def refuse(problems: Sequence[RightTimeError]) -> None:
+    """Print what is wrong, each problem once, and end with 1 if anything is."""
+    for line in dict.fromkeys(error_line(problem).plain for problem in problems):
+        err().print(line, style="red", soft_wrap=True, markup=False)
+    if problems:
+        raise typer.Exit(1)
+
+
+def look(project: Project) -> Known:
+    """Look at the warehouse of a project; one that is not there yet has nothing."""
+    folder = Path(project.warehouse)
+    if "://" not in project.warehouse and (not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))):
+        return Known()
+    try:
+        with reader(project.warehouse) as wh:
+            tables = {name: wh.schema(name) for name in wh.tables()}
+            flows = {status.name: status for status in wh.status().flows}
+            fingerprints = {entry.name: entry.generations[-1].fingerprint for entry in Catalogue(wh.path / "flows").entries()}
+            return Known(tables, peek(wh.path / "streams"), flows, fingerprints)
+    except NotAWarehouse:
+        if "://" in project.warehouse:
+            return Known()
+        raise
+
+
+def _analysed(flow: Flow, project: Project, known: Known, child: SparkSession) -> Analysed:
+    existing = {name: stream.schema for name, stream in known.streams.items()}
+    flow.missing(existing)
+    return analyse(flow, {**project.streams, **existing}, known.tables, child)
+
+
+def _show(flow: Flow, analysed: Analysed, known: Known) -> None:
+    console = out()
+    console.print(f"[bold]Flow {plain(flow.name)}[/]  refreshed {_refresh(flow)}, declared at {plain(flow.origin)}", soft_wrap=True)
+    steps = plain_table("step", "what", "columns", "line", right=("line",))
+    for number in (1, 2):
+        steps.columns[number].no_wrap, steps.columns[number].overflow = False, "fold"
+    for name, node in analysed.nodes.items():
+        columns = ", ".join(f"{column.name} {column.dataType.simpleString().upper()}" for column in analysed.schemas[name])
+        steps.add_row(name, plain(detail(node)), plain(columns), str(node.origin.line))
+    parts: list[RenderableType] = [steps, *(_target(target, analysed, known) for target in flow.targets), plain(_zones(flow)), _load(flow, analysed, known), ""]
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, str))
+
+
+def _refresh(flow: Flow) -> str:
+    return {"on_demand": "on demand", "immediate": "with each commit", "every": f"every {flow.refresh.every_us / 1e6:g} s"}[flow.refresh.kind]
+
+
+def _target(target: Target, analysed: Analysed, known: Known) -> str:
+    table = known.tables.get(target.table) or analysed.new_tables[target.table]
+    sums = f", sums of {', '.join(target.additive)}" if target.additive else ""
+    new = "" if target.table in known.tables else ", will be made"
+    return plain(f"Into {target.table} ({table.ddl()}), one row for each {', '.join(target.keys)}{sums}{new}")
+
+
+def _zones(flow: Flow) -> str:
+    text = describe_zones(operators_of(flow))
+    return text[:1].upper() + text[1:]
+
+
+def _load(flow: Flow, analysed: Analysed, known: Known) -> str:
+    """Say what a run would take from each stream."""
+    before = known.flows.get(flow.name)
+    after_us = 0 if before is None else before.horizon_us
+    again = before is not None and known.fingerprints.get(flow.name) != analysed.fingerprint
+    rows = {name: known.streams[name].rows_after(0 if again else after_us) if name in known.streams else 0 for name in flow.streams}
+    what = ", ".join(f"{name} {count:,}{'' if name in known.streams else ' (will be made)'}" for name, count in rows.items())
+    changes = f"{sum(rows.values()):,} changes"
+    if before is None:
+        return plain(f"A first run would load {changes}: {what}")
+    if again:
+        return plain(f"Declared differently than when it ran: righttime run --refresh {flow.name} would build its targets anew from {changes}: {what}")
+    return plain(f"The next run would load {changes} after {moment(after_us)}: {what}")

@@ -1,0 +1,46 @@
+"""Sample changes for the streams of this project: `python feed.py [PURCHASES]`. Put what reads your own sources in its place."""
+
+import random
+import sys
+import time
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+
+import righttime as rt
+from flows.sales import sales
+
+ITEMS = {1: ("pen", "office"), 2: ("ink", "office"), 3: ("tea", "kitchen"), 4: ("cup", "kitchen"), 5: ("atlas", "books")}
+STORES = ("Aalborg", "Brno", "Cork")
+
+
+def main(count: int) -> None:
+    with rt.open(Path(__file__).parent / "warehouse") as wh:
+        first_time = "item" not in wh.streams()
+        wh.create_streams(sales)
+        if first_time:
+            wh.stream("item").insert([{"item_id": key, "title": title, "category": category} for key, (title, category) in ITEMS.items()])
+        else:
+            # An update by key: from now on sales of cups are sales of another version of the item.
+            wh.stream("item").update([{"item_id": 4, "title": "cup", "category": f"sale of {date.today()}, {time.strftime('%X')}"}])
+        sold = [sell(wh) for _ in range(count)]
+        if sold:
+            last = sold[-1][0]
+            wh.stream("line").update([{**last, "qty": last["qty"] + 1}])  # the till made a mistake
+    print(f"appended {count} purchases with {sum(map(len, sold))} lines; nothing is loaded yet")
+
+
+def sell(wh: rt.Warehouse) -> list[dict]:
+    """Append one purchase and its lines: one transaction of the till, in both streams or in none."""
+    number = time.time_ns()
+    lines = [
+        {"purc_id": number, "item_id": item, "qty": random.randint(1, 5), "price": Decimal(random.randint(100, 2000)) / 100}
+        for item in random.sample(sorted(ITEMS), k=random.randint(1, 3))
+    ]
+    purchase = {"purc_id": number, "day": date.today(), "store": random.choice(STORES)}
+    wh.append({"purchase": [purchase], "line": lines}, transaction=f"till-{number}")
+    return lines
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20)

@@ -1,0 +1,276 @@
+"""A project from `righttime init` on: checked, fed, run, asked, kept running; and what is said when it is wrong."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import righttime as rt
+from righttime.pipeline.spark import SparkOwner
+from tests.end_to_end.cli_support import Ended, Terminal
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(rt.__file__).parents[1])}
+TOTALS = "SELECT sum(qty) AS qty, sum(amount) AS amount, sum(lines) AS lines FROM store_sales"
+
+
+@pytest.fixture
+def terminal(capsys: pytest.CaptureFixture[str], spark_owner: SparkOwner) -> Terminal:
+    """A terminal whose commands find Spark running."""
+    spark_owner.session()
+    return Terminal(capsys)
+
+
+@pytest.fixture(scope="module")
+def fed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A generated project, fed and never run; copy it before you change it."""
+    folder = tmp_path_factory.mktemp("projects") / "shop"
+    python("-m", "righttime.cli", "init", folder)
+    feed(folder, 30)
+    return folder
+
+
+@pytest.fixture
+def shop(fed: Path, tmp_path: Path) -> Path:
+    """A project of the test's own."""
+    return Path(shutil.copytree(fed, tmp_path / "shop"))
+
+
+def python(*arguments: object, cwd: Path | None = None) -> str:
+    """Run Python as a user would, and return what it prints."""
+    command = [sys.executable, *(str(argument) for argument in arguments)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=ENVIRONMENT, cwd=cwd, timeout=120).stdout
+
+
+def feed(folder: Path, purchases: int) -> None:
+    assert f"appended {purchases} purchases" in python("feed.py", purchases, cwd=folder)
+
+
+def living(folder: Path) -> list[dict[str, Any]]:
+    """Return the lines that are in the source at this moment, by taking its changes one after the other."""
+    with rt.open(folder / "warehouse", create=False) as wh:
+        changes = wh._flows("look").feed.streams.table("line", 0, 2**62).to_pylist()
+    rows: dict[tuple[int, int], dict[str, Any]] = {}
+    for change in changes:
+        key = (change["purc_id"], change["item_id"])
+        if change["_w"] > 0:
+            rows[key] = change
+        else:
+            del rows[key]
+    return list(rows.values())
+
+
+def totals(folder: Path) -> dict[str, Any]:
+    """Return what `TOTALS` must say."""
+    rows = living(folder)
+    amount = sum((row["qty"] * row["price"] for row in rows), Decimal(0))
+    return {"qty": sum(row["qty"] for row in rows), "amount": str(amount), "lines": len(rows)}
+
+
+def answered(terminal: Terminal, shop: Path) -> dict[str, Any]:
+    ended = terminal("sql", TOTALS, "-w", shop, "--format", "json", "--no-receipt")
+    assert ended.code == 0, ended.err
+    return dict(json.loads(ended.out)[0])
+
+
+def change(shop: Path, old: str, new: str) -> int:
+    """Change the flow's file; return the line where the change is."""
+    path = shop / "flows" / "sales.py"
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+    return text[: text.index(old)].count("\n") + 1
+
+
+def test_a_generated_project_works_as_printed(terminal: Terminal, tmp_path: Path) -> None:
+    """`init` says what to do next; doing just that ends in an answer. A second `init` writes over nothing."""
+    folder = tmp_path / "shop"
+    made = terminal("init", folder)
+    assert made.code == 0
+    steps = made.out.partition("Next\n")[2].splitlines()
+    assert [shlex.split(step)[:2] for step in steps] == [
+        ["cd", str(folder)],
+        ["righttime", "dry-run"],
+        ["python", "feed.py"],
+        ["righttime", "run"],
+        ["righttime", "sql"],
+    ]
+
+    with_folder: dict[str, list[object]] = {"dry-run": ["-p", folder], "run": ["-p", folder], "sql": ["-w", folder, "--format", "json"]}
+    ended: Ended | None = None
+    for step in steps[1:]:
+        program, *words = shlex.split(step)
+        if program == "python":
+            python(*words, cwd=folder)
+        else:
+            ended = terminal(*words, *(str(word) for word in with_folder[words[0]]))
+            assert ended.code == 0, ended.err
+    assert ended is not None
+    assert sum(row["qty"] for row in json.loads(ended.out)) == totals(folder)["qty"]
+
+    before = {path: path.read_bytes() for path in folder.rglob("*.*") if path.is_file()}
+    again = terminal("init", folder)
+    assert (again.code, "error [project.taken]" in again.err) == (1, True)
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_dry_run_shows_everything_and_makes_nothing(terminal: Terminal, shop: Path, tmp_path: Path) -> None:
+    """Steps with columns and types, targets, refresh, zones and rows to load; a project whose warehouse is not there yet has none afterwards either."""
+    before = sorted(path for path in shop.rglob("*"))
+    ended = terminal("dry-run", "-p", shop)
+
+    assert ended.code == 0, ended.err
+    assert sorted(path for path in shop.rglob("*") if "__pycache__" not in str(path)) == [path for path in before if "__pycache__" not in str(path)]
+    shown = " ".join(ended.out.split())
+    for part in (
+        "Flow sales refreshed on demand",
+        "01_stream item item_id INT, title STRING, category STRING",
+        "08_join inner, on purc_id",
+        "Into store_sales (`day` DATE NOT NULL, `store` STRING NOT NULL, `item_sk` BIGINT NOT NULL, `qty` BIGINT, `amount` DECIMAL(30,2), `lines` BIGINT)",
+        "one row for each day, store, item_sk, will be made",
+        "3 consistency zones",
+        "02_history [ordered task]",
+        "purchase 30",
+    ):
+        assert part in shown, part
+    assert re.search(r"A first run would load \d+ changes: item 5, line \d+, purchase 30", shown)
+
+    terminal("init", tmp_path / "new")
+    ended = terminal("dry-run", "-p", tmp_path / "new")
+    assert (ended.code, "line 0 (will be made)" in ended.out) == (0, True)
+    assert not (tmp_path / "new" / "warehouse").exists()
+
+
+def test_run_brings_tables_up_to_now_each_time(terminal: Terminal, shop: Path) -> None:
+    """The answer is what the sources hold; changes that came since are named by explain and status, and the next run loads just them."""
+    first = terminal("run", "-p", shop)
+    assert first.code == 0, first.err
+    assert re.search(r"sales +\d+ +\d+ +\d+ +[\d.]+ +item_dim, store_sales", first.out)
+    assert answered(terminal, shop) == totals(shop)
+    shared = terminal("explain", TOTALS, "-w", shop)
+    assert (shared.code, "No flow has anything to do" in shared.out) == (0, True)
+
+    reader = rt.open(shop / "warehouse", read_only=True)
+    rows = len(reader.read("store_sales"))
+    feed(shop, 10)
+    with reader, pytest.raises(rt.FreshnessUnavailable, match="has not loaded"):
+        assert len(reader.read("store_sales", freshness="1h")) == rows
+        reader.read("store_sales")  # though the ledger has no newer state: the streams do
+    assert terminal("sql", TOTALS, "-w", shop).err.startswith("error [freshness.unavailable]"), "an answer without them would be stale"
+    need = json.loads(terminal("explain", TOTALS, "--freshness", "1ms", "-w", shop, "--json").out)["flows"][0]
+    waiting = need["rows"]
+    assert (need["flow"], need["tables"], need["streams"]["purchase"], sum(need["streams"].values())) == ("sales", ["store_sales"], 10, waiting)
+    (status,) = json.loads(terminal("status", "-w", shop, "--json").out)["flows"]
+    assert (status["name"], status["running"], status["rows_waiting"]) == ("sales", False, waiting)
+    assert status["lag_s"] > 0
+    assert re.search(rf"sales +does not run .* {waiting} ", terminal("status", "-w", shop).out)
+    assert f"The next run would load {waiting} changes" in terminal("dry-run", "-p", shop).out
+
+    second = terminal("run", "-p", shop, "--flow", "sales")
+    assert re.search(rf"sales +\d+ +{waiting} +", second.out), second.out
+    assert answered(terminal, shop) == totals(shop)
+    third = terminal("run", "-p", shop)
+    assert re.search(r"sales +\d+ +0 +0 +", third.out), third.out
+
+
+def test_a_flow_that_is_declared_differently_is_built_anew_on_request(terminal: Terminal, shop: Path) -> None:
+    """Without `--refresh` it is refused, and the dry run says so before."""
+    assert terminal("run", "-p", shop).code == 0
+    change(shop, 'amount="qty * price"', 'amount="2 * qty * price"')
+
+    assert "righttime run --refresh sales would build its targets anew" in terminal("dry-run", "-p", shop).out
+    refused = terminal("run", "-p", shop)
+    assert (refused.code, refused.err.startswith("error [flow.changed]")) == (1, True), refused.err
+    assert terminal("run", "-p", shop, "--refresh", "sales").code == 0
+    assert Decimal(answered(terminal, shop)["amount"]) == 2 * Decimal(totals(shop)["amount"])
+
+
+@pytest.mark.parametrize("command", ["dry-run", "run"])
+def test_an_error_of_a_declaration_points_at_the_users_line(terminal: Terminal, shop: Path, command: str) -> None:
+    """One line for each, exit code 1, no traceback, and no table is made, though another flow of the project is right."""
+    line = change(shop, 'amount="qty * price"', 'amount="qty * prise"')
+    (shop / "flows" / "other.py").write_text('import righttime as rt\nother = rt.Flow("other")\nother.stream("item").into("item_copy", keys=["item_id"])\n')
+
+    ended = terminal(command, "-p", shop)
+
+    assert ended.code == 1
+    assert ended.err.startswith(f"error [flow.unknown] {shop}/flows/sales.py:{line}: "), ended.err
+    assert "prise" in ended.err and "Traceback" not in ended.err
+    with rt.open(shop / "warehouse", create=False) as wh:
+        assert wh.tables() == []
+
+    (shop / "flows" / "other.py").write_text("import righttime as rt\nother = rt.Flow(\n")
+    ended = terminal(command, "-p", shop)
+    assert (ended.code, f"error [project.bad] {shop}/flows/other.py:2: SyntaxError" in ended.err) == (1, True), ended.err
+
+
+def test_a_flow_that_fails_ends_the_command_with_its_reason(terminal: Terminal, shop: Path) -> None:
+    """Another flow of the project gets through."""
+    change(shop, 'lines.expect("positive", "qty > 0", otherwise="drop")', 'lines.expect("many", "qty > 100", otherwise="fail")')
+    (shop / "flows" / "other.py").write_text('import righttime as rt\nother = rt.Flow("other")\nother.stream("item").into("item_copy", keys=["item_id"])\n')
+
+    ended = terminal("run", "-p", shop)
+
+    assert ended.code == 1
+    assert ended.err.count("error [") == 1 and "error [flow." in ended.err and "many" in ended.err, ended.err
+    assert re.search(r"other +\d+ +5 +\d+ +", ended.out), ended.out
+    assert json.loads(terminal("sql", "SELECT count(*) AS n FROM item_copy", "-w", shop, "--format", "json").out) == [{"n": 5}]
+
+
+def test_wrong_usage_is_told_apart(terminal: Terminal, shop: Path, tmp_path: Path) -> None:
+    """Exit code 2 for options that do not fit, 1 for a folder that is no project or a flow that is not in it."""
+    assert terminal("run", "-p", shop, "--listen", "127.0.0.1:0").code == 2
+    assert terminal("run", "-p", shop, "--keep", "--listen", "nonsense").code == 2
+    assert terminal("run", "-p", shop, "--flow", "sales", "--token-file", "x").code == 2
+    assert terminal("run", "-p", tmp_path).err.startswith("error [project.none]")
+    assert terminal("dry-run", "-p", tmp_path / "missing").err.startswith("error [project.none]")
+    unknown = terminal("run", "-p", shop, "--flow", "nonsense")
+    assert (unknown.code, "there is no flow 'nonsense'; known: sales" in unknown.err) == (1, True)
+
+
+@pytest.fixture
+def kept(shop: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`righttime run --keep --listen` as a process of its own, and the address it serves."""
+    command = [sys.executable, "-m", "righttime.cli", "run", "--keep", "--listen", "127.0.0.1:0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=ENVIRONMENT, cwd=shop)
+    try:
+        assert process.stdout is not None
+        lines = iter(process.stdout.readline, "")
+        yield process, next(line for line in lines if line.startswith("Serving ")).split()[-1]
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+@pytest.mark.slow
+def test_flows_that_are_kept_serve_others(terminal: Terminal, shop: Path, kept: tuple[subprocess.Popen[str], str]) -> None:
+    """Another process asks, explains and looks at jobs over Flight; SIGTERM ends it all with 0, and everything is there afterwards."""
+    process, address = kept
+
+    ended = terminal("sql", TOTALS, "-w", address, "--format", "json", "--no-receipt")
+    assert ended.code == 0, ended.err
+    told = json.loads(terminal("explain", TOTALS, "-w", address, "--json").out)
+    assert (told["tables"], told["shared"], told["flows"]) == (["store_sales"], True, [])
+    (status,) = json.loads(terminal("status", "-w", address, "--json").out)["flows"]
+    assert (status["running"], status["trouble"], status["rows_waiting"]) == (True, "", 0)
+    assert list(status["jobs"][0]["seconds"]) == ["prepare_s", "wait_s", "compute_s", "publish_s"]
+    shown = terminal("status", "-w", address).out
+    assert re.search(r"sales +runs ", shown) and "Last jobs of sales: ░ prepare, · wait, █ compute, ▓ publish" in shown
+
+    begun_s = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 0
+    assert time.monotonic() - begun_s < 30
+    assert json.loads(ended.out)[0] == totals(shop)
