@@ -6,6 +6,8 @@ Promise: it does the flow's work with what Spark and delta-rs offer: keep the st
 target. Dimensions are taken as fixed and broadcast, which ours does not assume; there is a state per batch, not per transaction.
 """
 
+import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ class Rival:
 
     def __init__(self, spark: SparkSession, folder: Path, dimensions: Changes) -> None:
         self._spark, self._folder = spark, folder
-        self._files = 0
+        self._files, self._begun_s = 0, int(time.time())
         for name in _DDL:
             (folder / "changes" / name).mkdir(parents=True)
         self._dimensions = {name: self._dimension(name, rows) for name, rows in dimensions.items()}
@@ -52,7 +54,10 @@ class Rival:
             self._files += 1
             for name, rows in changes.items():
                 numbered = rows.append_column("_number", pa.repeat(pa.scalar(self._files, pa.int64()), rows.num_rows))
-                pq.write_table(numbered, self._folder / "changes" / name / f"{self._files:06d}.parquet")
+                path = self._folder / "changes" / name / f"{self._files:06d}.parquet"
+                pq.write_table(numbered, path)
+                # Spark takes files in the order of their times, and those of one millisecond in any.
+                os.utime(path, times=(self._begun_s + self._files, self._begun_s + self._files))
 
     def run(self, *, files_each: int | None = None) -> None:
         """Take all files there are, so many of each table in a batch, all in one without a number."""

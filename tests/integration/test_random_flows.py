@@ -36,7 +36,7 @@ def _other(flow: Flow, name: str = "v") -> Step:
 OPERATORS: dict[str, Callable[[Flow, Step], Step]] = {
     "where": lambda flow, step: step.where("v > 1 OR k = 2"),
     "swap": lambda flow, step: step.select(k="v", v="k"),
-    "derive": lambda flow, step: step.derive(v="v * 2 - k", unused="k + 1"),
+    "derive": lambda flow, step: step.derive(v="v * 2 - k", unused="k + 1").select("k", "v"),
     "expect": lambda flow, step: step.expect("small", "v < 4", otherwise="drop"),
     "join": lambda flow, step: step.join(_other(flow, "u"), on="k").select("k", v="v + u"),
     "left join": lambda flow, step: step.join(_other(flow, "u"), on="k", how="left").select("k", v="coalesce(u, v)"),

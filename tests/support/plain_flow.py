@@ -24,7 +24,8 @@ OPERATIONS = {(False, True): "insert", (True, True): "update", (True, False): "d
 class PlainEngine:
     """Keeps each target's rows by key; `gate` is waited for before a drain is computed."""
 
-    def __init__(self, targets: dict[str, str], keys: Sequence[str]) -> None:
+    def __init__(self, targets: dict[str, str], keys: Sequence[str], *, factor: int = 1) -> None:
+        self.factor = factor  # of every value `v`, so that there can be another declaration
         self.targets = targets  # table to stream
         self.keys = keys
         self.rows: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {table: {} for table in targets}
@@ -42,6 +43,7 @@ class PlainEngine:
         before = dict(self.rows[table])
         for change in changes:
             row = {name: value for name, value in change.items() if not name.startswith("_")}
+            row["v"] *= self.factor
             key = tuple(row[name] for name in self.keys)
             if change["_w"] > 0:
                 self.rows[table][key] = row
@@ -66,11 +68,21 @@ class PlainDrained:
 
 
 def run_plain(
-    wh: Warehouse, targets: dict[str, str], *, keys: Sequence[str] = ("k",), triggers: Triggers | None = None, mode: Mode = "on_demand"
+    wh: Warehouse,
+    targets: dict[str, str],
+    *,
+    keys: Sequence[str] = ("k",),
+    triggers: Triggers | None = None,
+    mode: Mode = "on_demand",
+    rebuild: bool = False,
+    factor: int = 1,
+    held: bool = False,
 ) -> tuple[FlowRunner, PlainEngine]:
     """Maintain tables that are copies of streams; call `runner.stop()` before the warehouse is closed."""
     flows, parts = wh._flows("test"), wh._writer("test")
-    engine = PlainEngine(targets, keys)
+    engine = PlainEngine(targets, keys, factor=factor)
+    if held:
+        engine.gate.clear()
     link = parts.catalyst.maintain("flow.plain", list(targets))
     flows._read_streams["flow.plain"] = tuple(sorted(set(targets.values())))
     flows.feed.read_by(link, tuple(targets.values()), after_us=parts.catalyst.head.source("flow.plain").last.time_us)
@@ -87,6 +99,6 @@ def run_plain(
         settings=parts.settings,
     )
     schedule = Schedule(triggers or Triggers(rows_max=10**9), rows=0, now_s=parts.clock.monotonic_s())
-    runner = FlowRunner(link, tuple(sorted(set(targets.values()))), schedule, work, mode=mode)
+    runner = FlowRunner(link, tuple(sorted(set(targets.values()))), schedule, work, mode=mode, rebuild=rebuild)
     runner.start()
     return runner, engine

@@ -357,3 +357,28 @@ def test_a_tables_own_changes_are_a_stream(tmp_path: Path) -> None:
             runner.stop()
         with pytest.raises(BadStream):
             wh.stream("orders").insert([{"k": 99, "v": 1}])
+
+
+def test_a_full_refresh_replaces_a_target_while_queries_go_on_at_the_old_state(stage: Stage) -> None:
+    """Another declaration, from all changes there ever were; until it is published the old state answers whoever accepts it."""
+    stage.run()
+    for k in range(4):
+        stage.insert(k, k)
+    assert stage.query() == {k: k for k in range(4)}
+    stage.wh.materialize("t")
+    stage.update(1, 10)
+    assert stage.query() == {0: 0, 1: 10, 2: 2, 3: 3}
+    assert stage.runner is not None
+    stage.runner.stop()
+    stage.clock.advance(1)
+    stage.insert(4, 4)
+    stage.runner, stage.engine = run_plain(stage.wh, {"t": "s"}, rebuild=True, factor=2, held=True)
+    stage.clock.advance(1)
+    assert stage.query(freshness="1 min") == {0: 0, 1: 10, 2: 2, 3: 3}
+    new = stage.ask()
+    stage.engine.gate.set()
+    assert new.result(20) == {0: 0, 1: 20, 2: 4, 3: 6, 4: 8}
+    stage.wh.materialize("t")
+    stage.clock.advance(1)
+    stage.update(0, 7)
+    assert stage.query() == {0: 14, 1: 20, 2: 4, 3: 6, 4: 8}

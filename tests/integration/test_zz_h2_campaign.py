@@ -1,0 +1,165 @@
+"""The law of flows: any flow of up to five operators, any history, any jobs in any drains, gives at every job what recomputing from nothing gives."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, event, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from righttime.pipeline import execute
+from righttime.pipeline.flow import Flow, Step
+from righttime.pipeline.operators.query import Reach
+from righttime.pipeline.spark import SparkOwner
+from righttime.testing.reference.recompute import recompute
+from tests.support.flows import Bench, dead_letters
+
+LAW = settings(
+    max_examples=70,
+    deadline=None,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],  # shrinking with Spark takes minutes
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
+)
+STREAMS = {"r": ("id BIGINT, k BIGINT, v BIGINT", ["id"]), "s": ("id BIGINT, k BIGINT, v BIGINT", ["id"]), "d": ("k BIGINT, w BIGINT", ["k"])}
+TIMES = 8
+
+
+# Every operator takes a step with the columns k and v, and gives one.
+def _other(flow: Flow, name: str = "v") -> Step:
+    return flow.stream("s").select("k", **{name: "v"})
+
+
+OPERATORS: dict[str, Callable[[Flow, Step], Step]] = {
+    "where": lambda flow, step: step.where("v > 1 OR k = 2"),
+    "swap": lambda flow, step: step.select(k="v", v="k"),
+    "derive": lambda flow, step: step.derive(v="v * 2 - k", unused="k + 1").select("k", "v"),
+    "expect": lambda flow, step: step.expect("small", "v < 4", otherwise="drop"),
+    "join": lambda flow, step: step.join(_other(flow, "u"), on="k").select("k", v="v + u"),
+    "left join": lambda flow, step: step.join(_other(flow, "u"), on="k", how="left").select("k", v="coalesce(u, v)"),
+    "lookup or null": lambda flow, step: step.lookup(flow.stream("d"), on="k", take=["w"]).select("k", v="coalesce(w, v)"),
+    "lookup or drop": lambda flow, step: step.lookup(flow.stream("d"), on="k", take=["w"], missing="drop").select("k", v="v + w"),
+    "lookup or letter": lambda flow, step: step.lookup(flow.stream("d"), on="k", take={"x": "w"}, missing="dead_letter").select("k", v="x"),
+    "union": lambda flow, step: step.union(_other(flow)),
+    "union with itself": lambda flow, step: step.union(step.where("k > 1")),
+    "distinct": lambda flow, step: step.distinct(),
+    "sum": lambda flow, step: step.aggregate(by="k", v="sum(v)"),
+    "least": lambda flow, step: step.aggregate(by="v", k="min(k)"),
+    "most": lambda flow, step: step.aggregate(by="k", v="max(v)"),
+    "kinds": lambda flow, step: step.aggregate(by="k", v="count(distinct v)"),
+    "total": lambda flow, step: step.aggregate(k="count(*)", v="sum(v)"),
+}
+
+
+def as_of(flow: Flow) -> Step:
+    """Begin with facts that take the version of their own time."""
+    versions = flow.stream("d").history(keys=["k"], key="sk", start="since", end="until")
+    return flow.stream("r").as_of(versions, on="k", take=["w", "sk"]).select("k", v="coalesce(w, -1) * 10 + coalesce(sk, 0)")
+
+
+changes = st.lists(
+    st.tuples(
+        st.integers(1, TIMES), st.sampled_from("rsd"), st.integers(0, 3), st.sampled_from([None, 1, 2, 3]), st.sampled_from([None, 0, 1, 2, 5]), st.booleans()
+    ),
+    min_size=4,
+    max_size=24,
+)
+horizons = st.sets(st.integers(1, TIMES), min_size=1, max_size=5).map(sorted)
+groupings = st.lists(st.booleans(), min_size=TIMES, max_size=TIMES)
+
+
+@pytest.fixture(scope="module")
+def child(spark_owner: SparkOwner) -> Iterator[SparkSession]:
+    """One child session for the module."""
+    yield spark_owner.child()
+
+
+def declared(begin: str, operators: list[str]) -> Flow:
+    """Return a flow of these operators, kept with how often each row occurs, and its sums by key in an additive target."""
+    flow = Flow("random")
+    step = as_of(flow) if begin == "as_of" else flow.stream("r").select("k", "v")
+    for name in operators:
+        step = OPERATORS[name](flow, step)
+    rows = step.select(k="coalesce(k, -99)", v="coalesce(v, -99)")
+    rows.aggregate(by=["k", "v"], n="count(*)").into("rows", keys=["k", "v"])
+    rows.into("sums", keys=["k"], additive=["v"])
+    return flow
+
+
+def feed(bench: Bench, happened: list[tuple[int, str, int, int | None, int | None, bool]]) -> None:
+    """Put and take rows in the order of time."""
+    for time, name, number, key, value, gone in sorted(happened, key=lambda change: change[0]):
+        row = {"k": number, "w": value} if name == "d" else {"id": number, "k": key, "v": value}
+        stream = bench.streams[name]
+        if not gone:
+            bench.put(name, time, row)
+        elif stream.key(row) in stream.living:
+            bench.take(name, time, row)
+
+
+def oracle_changes(bench: Bench) -> dict[str, list[dict[str, Any]]]:
+    """Return the changes as the oracle reads them."""
+    return {
+        name: [
+            {
+                **{column: change[column] for column in stream.schema.columns.names},
+                "_change_type": "insert" if change["_w"] > 0 else "delete",
+                "_commit_us": change["_commit_timestamp"],
+            }
+            for change in stream.changes
+        ]
+        for name, stream in bench.streams.items()
+    }
+
+
+@pytest.mark.parametrize("reach", ["task", "sent"])
+@LAW
+@given(
+    begin=st.sampled_from(["rows", "rows", "as_of"]),
+    operators=st.lists(st.sampled_from(sorted(OPERATORS)), min_size=1, max_size=5),
+    happened=changes,
+    cuts=horizons,
+    together=groupings,
+)
+def test_any_flow_equals_its_recomputation_at_every_job(
+    child: SparkSession, reach: Reach, begin: str, operators: list[str], happened: list[Any], cuts: list[int], together: list[bool]
+) -> None:
+    """Small drains run as one task, others with exchanges: the outcome is the same."""
+    for name in operators:
+        event(name)
+    flow = declared(begin, operators)
+    tables = {"rows": ("k BIGINT, v BIGINT, n BIGINT", ["k", "v"]), "sums": ("k BIGINT, v BIGINT", ["k"])}
+    bench = Bench(flow, child, streams=STREAMS, tables=tables)
+    feed(bench, happened)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(execute, "reach_of", lambda inputs: reach)
+        for drain in _drains(cuts, together):
+            for horizon, found in zip(drain, bench.drain(*drain), strict=True):
+                _compare(flow, bench, horizon, found)
+
+
+def _drains(cuts: list[int], together: list[bool]) -> list[list[int]]:
+    drains: list[list[int]] = []
+    for place, horizon in enumerate(cuts):
+        if drains and together[place]:
+            drains[-1].append(horizon)
+        else:
+            drains.append([horizon])
+    return drains
+
+
+def _compare(flow: Flow, bench: Bench, horizon: int, found: dict[str, Any]) -> None:
+    columns = {name: stream.schema.columns.names for name, stream in bench.streams.items()}
+    expected = recompute(flow, oracle_changes(bench), columns=columns, up_to_us=horizon)
+    for table, relation in expected.tables.items():
+        assert Counter(tuple(row[name] for name in relation.columns) for row in found[table]) == relation.bag(), (table, horizon)
+    job = bench.horizons.index(horizon) + 1
+    letters: Counter[str] = Counter()
+    for letter in dead_letters(bench.results):
+        if letter["job"] <= job:
+            letters[json.dumps(json.loads(letter["row"]), sort_keys=True)] += letter["weight"]
+    left_out = Counter(json.dumps({name: value for name, value in row.items() if not name.startswith("_")}, sort_keys=True) for _, row in expected.dead_letters)
+    assert +letters == left_out and not -letters, horizon
