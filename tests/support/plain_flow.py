@@ -17,6 +17,7 @@ from righttime.flows.content import job_content
 from righttime.flows.jobs import FlowJob
 from righttime.flows.runner import FlowRunner, Mode, Work
 from righttime.flows.schedule import Schedule, Triggers
+from righttime.queues.streams import Streams
 
 OPERATIONS = {(False, True): "insert", (True, True): "update", (True, False): "delete"}
 
@@ -33,6 +34,17 @@ class PlainEngine:
         self.gate = threading.Event()
         self.gate.set()
 
+    def load(self, streams: Streams, horizon_us: int) -> None:
+        """Begin with what the streams were at the horizon of the last published job: a dictionary does not outlive its process."""
+        for table, stream in self.targets.items():
+            for change in streams.table(stream, 0, horizon_us).to_pylist():
+                row = {name: value for name, value in change.items() if not name.startswith("_")}
+                key = tuple(row[name] for name in self.keys)
+                if change["_w"] > 0:
+                    self.rows[table][key] = row
+                else:
+                    del self.rows[table][key]
+
     def drain(self, jobs: Sequence[FlowJob]) -> "PlainDrained":
         assert self.gate.wait(30)
         self.drains.append([job.number for job in jobs])
@@ -43,7 +55,8 @@ class PlainEngine:
         before = dict(self.rows[table])
         for change in changes:
             row = {name: value for name, value in change.items() if not name.startswith("_")}
-            row["v"] *= self.factor
+            if self.factor != 1:
+                row["v"] *= self.factor
             key = tuple(row[name] for name in self.keys)
             if change["_w"] > 0:
                 self.rows[table][key] = row
@@ -86,6 +99,7 @@ def run_plain(
     link = parts.catalyst.maintain("flow.plain", list(targets))
     flows._read_streams["flow.plain"] = tuple(sorted(set(targets.values())))
     flows.feed.read_by(link, tuple(targets.values()), after_us=parts.catalyst.head.source("flow.plain").last.time_us)
+    engine.load(flows.feed.streams, 0 if rebuild else link.horizon_us)
     link.loose = mode == "near_real_time"
     work = Work(
         catalyst=parts.catalyst,

@@ -29,8 +29,7 @@ def keyed_target(delta: Signed | None, state: State, *, keys: Sequence[str]) -> 
         old = sql.view(state[KEYS]) if KEYS in state else None
         net = sql.view(sql.run(_net_by_key(delta, sql.view(delta.frame), old, keys)))
         counted = f"SELECT *, sum({WEIGHT}) OVER {window(keys, RUNNING)} AS __after FROM {net}"
-        was = f"__after - {WEIGHT}"
-        upsert, delete = f"{was} IN (0, 1) AND __after = 1 AND __came = 1", f"{was} = 1 AND __after = 0 AND __came = 0"
+        upsert, delete = "__after = 1 AND __came = 1", "__after = 0 AND __came = 0"
         operation = f"CASE WHEN {upsert} THEN '{UPSERT}' WHEN {delete} THEN '{DELETE}' ELSE '{CLASH}' END AS {OPERATION}"
         columns = [quoted(name) if name in keys else f"__row.{quoted(name)}" for name in delta.columns]
         lines = sql.run(f"SELECT {', '.join([JOB, operation, *columns])} FROM ({counted}) WHERE {JOB} IS NOT NULL")
