@@ -59,7 +59,8 @@ def _run(names: list[str], console: Console, options: dict[str, Any]) -> tuple[d
         console.print(f"== {name}")
         begun_s = time.perf_counter()
         try:
-            measured[name] = run(**{option: value for option, value in options.items() if option in inspect.signature(run).parameters})
+            taken = {option: value for option, value in options.items() if option in inspect.signature(run).parameters}
+            measured[f"{name} {taken['size']}" if "size" in taken else name] = run(**taken)
         except Exception:  # one broken figure must not cost the others
             console.print(traceback.format_exc(), markup=False)
             failed.append(name)

@@ -23,7 +23,7 @@ TABLE = "store_sales"
 MEASURES = ("qty", "amount", "cost")
 ANSWER_S = "1800s"
 NEVER = {"background_rows": 1 << 40, "background_idle_s": 0.0}  # only queries cut jobs
-_CHUNK_ROWS = 100_000
+_CHUNK_ROWS = 50_000
 
 
 def sales_flow() -> rt.Flow:

@@ -101,7 +101,7 @@ def serve(opened: Shop, mode: Mode, *, threads: int, queries_each: int, purchase
     transactions = opened.shop.transactions(total * each, purchases=purchases)
     feeder = Feeder(opened, transactions, each=each)
     with opened.running(mode):
-        for template in TEMPLATES:
+        for template in TEMPLATES[:queries_each]:
             opened.wh.sql(template.sql, wait=ANSWER_S)  # not measured
         jobs = opened.jobs()
         feeder.allow(threads)

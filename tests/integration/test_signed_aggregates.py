@@ -122,6 +122,15 @@ def test_at_25_a_running_average(runner: Runner) -> None:
         assert one_group(runner, pa.int32(), prices, Measure("price", "avg", "v"), groups=groups) == {1: (10.0,), 2: (15.0,), 3: (20.0,)}
 
 
+def test_the_next_best_value_takes_over(runner: Runner) -> None:
+    """Least and greatest go, and values that no job of the drain touches take their place; one that is there twice stays when it goes once."""
+    values = [(1, 1, 1), (5, 1, 2), (8, 1, 1), (9, 1, 1), (1, 2, -1), (5, 3, -1), (9, 3, -1), (7, 4, 1), (5, 4, -1), (8, 5, -1), (7, 6, -1)]
+    expected = {1: (1, 9), 2: (5, 9), 3: (5, 8), 4: (7, 8), 5: (7, 7)}
+    measures = [Measure("low", "min", "v"), Measure("high", "max", "v")]
+    for groups in ([range(1, 7)], [range(1, 2), range(2, 4), range(4, 7)]):
+        assert one_group(runner, pa.int32(), values, *measures, groups=groups) == expected
+
+
 def test_a_float_that_is_taken_back_leaves_no_trace(runner: Runner) -> None:
     """A wrong 1e18 and a value beyond all sums, corrected later, do not wipe out the small values; an overflow on the way comes back."""
     values = [(0.1, 1, 1), (0.2, 1, 1), (1e18, 1, 1), (1e18, 2, -1), (1e308, 3, 2), (1e308, 4, -2), (math.nan, 5, 1), (math.nan, 6, -1), (0.2, 6, -1)]
@@ -144,6 +153,8 @@ def test_big_integers_may_overflow_on_the_way_but_not_in_the_result(runner: Runn
 def test_sums_and_averages_have_the_value_and_the_type_of_sparks_own(runner: Runner, kind: str) -> None:
     """Precision, scale and rounding are what the user would get from a query; weights are as many equal rows."""
     rows = [("1", 1), ("2", 3), ("-7", 2), ("5", 1), ("3", 7), (None, 1)] + ([("0.01", 5), ("2.5", 3)] if kind[0] in "DF" else [])
+    # As many digits as the widest types have: a product with the weight would lose some.
+    rows += {"DECIMAL(30, 12)": [("123456789012345678.123456789012", 3)], "DECIMAL(38, 0)": [("9" * 32, 3)]}.get(kind, [])
     source = ", ".join(f"(CAST({'NULL' if text is None else text} AS {kind}), {weight}L)" for text, weight in rows)
     child = runner.child
     ours, _ = aggregate(
@@ -212,16 +223,8 @@ def test_a_keyed_target_holds_the_net_effect_of_every_job(runner: Runner, steps:
 
 def test_two_rows_of_one_key_at_the_end_of_a_job_clash(runner: Runner) -> None:
     """Within a job the order does not matter; two rows alive after it are reported, in the same drain or a later one, and equal rows too."""
-    rows = [
-        (1, "x", 1, 1, 1),
-        (1, "x", 1, 2, -1),
-        (1, "y", 1, 2, 1),
-        (1, "z", 1, 4, 1),
-        (1, "y", 1, 4, -1),
-        (1, "late", 1, 5, 1),
-        (2, "same", 1, 3, 1),
-        (2, "same", 1, 4, 1),
-    ]
+    rows = [(1, "x", 1, 1, 1), (1, "x", 1, 2, -1), (1, "y", 1, 2, 1), (1, "z", 1, 4, 1), (1, "y", 1, 4, -1), (1, "late", 1, 5, 1)]
+    rows += [(2, "same", 1, 3, 1), (2, "same", 1, 4, 1), (3, "one", 1, 1, 1), (3, "other", 1, 1, 1), (3, "never", 1, 1, -1)]
 
     def operate(deltas: Sequence[Signed | None], state: Any) -> Any:
         lines, parts = keyed_target(deltas[0], state, keys=["k"])
@@ -235,6 +238,7 @@ def test_two_rows_of_one_key_at_the_end_of_a_job_clash(runner: Runner) -> None:
         (1, 5, "clash"),
         (2, 3, "upsert"),
         (2, 4, "clash"),
+        (3, 1, "clash"),
     ]
 
 

@@ -176,6 +176,17 @@ def test_a_version_that_comes_after_the_fact_is_still_taken(runner: Runner) -> N
         assert [{row[3] for row in added_up(made, job=job, width=4)} for job in (1, 2, 3)] == [{None}, {100}, {100}]
 
 
+def test_a_fact_of_the_same_commit_takes_the_new_version(runner: Runner) -> None:
+    """A version is current from its start on, and at its end no longer; so at the time of a commit there is exactly one."""
+    items, sales = Stream(), Stream()
+    items.put("abc", ("abc", 9), at=0, job=1)
+    items.put("abc", ("abc", 10), at=5, job=2)
+    sales.put(1, (1, "abc"), at=5, job=2)
+    for groups in ([range(1, 3)], [range(1, 2), range(2, 3)]):
+        made = runner.run([items.changes(ITEM), sales.facts()], Drains(groups), operate)["sales"]
+        assert {(row[0], row[3]) for row in added_up(made, job=2, width=4)} == {(1, 101)}
+
+
 def test_nothing_comes_of_nothing() -> None:
     """Without changes nothing is planned."""
     assert history(None, key="sk", key_from=1, start="s", end="e") is None

@@ -90,15 +90,16 @@ def run_plain(
     rebuild: bool = False,
     factor: int = 1,
     held: bool = False,
+    name: str = "plain",
 ) -> tuple[FlowRunner, PlainEngine]:
     """Maintain tables that are copies of streams; call `runner.stop()` before the warehouse is closed."""
     flows, parts = wh._flows("test"), wh._writer("test")
     engine = PlainEngine(targets, keys, factor=factor)
     if held:
         engine.gate.clear()
-    link = parts.catalyst.maintain("flow.plain", list(targets))
-    flows._read_streams["flow.plain"] = tuple(sorted(set(targets.values())))
-    flows.feed.read_by(link, tuple(targets.values()), after_us=parts.catalyst.head.source("flow.plain").last.time_us)
+    link = parts.catalyst.maintain(f"flow.{name}", list(targets))
+    flows._read_streams[f"flow.{name}"] = tuple(sorted(set(targets.values())))
+    flows.feed.read_by(link, tuple(targets.values()), after_us=parts.catalyst.head.source(f"flow.{name}").last.time_us)
     engine.load(flows.feed.streams, 0 if rebuild else link.horizon_us)
     link.loose = mode == "near_real_time"
     work = Work(

@@ -16,6 +16,7 @@ from righttime.errors import AsOfUnavailable, FreshnessUnavailable
 from righttime.errors.flows import BadStream, TableMaintained
 from righttime.flows.runner import FlowRunner
 from righttime.flows.schedule import Triggers
+from righttime.query.contract import Contract, make_contract
 from righttime.testing import ManualClock
 from tests.support.plain_flow import PlainEngine, run_plain
 
@@ -213,10 +214,8 @@ def test_at_23_tables_of_one_job_are_shown_together(tmp_path: Path) -> None:
         stage.close()
 
 
-def _contract() -> Any:
-    from righttime.query.contract import make_contract
-
-    return make_contract(freshness=None, wait="20s", on_late="error", as_of=None, bound_us=None, wait_default_s=20.0)
+def _contract(*, freshness: str | None = None, wait: str = "20s", on_late: str = "error") -> Contract:
+    return make_contract(freshness=freshness, wait=wait, on_late=on_late, as_of=None, bound_us=None, wait_default_s=20.0)
 
 
 @pytest.mark.parametrize(("bound", "jobs", "seen"), [("10 min", 0, False), ("2 min", 1, True), ("0s", 1, True)])
@@ -381,3 +380,93 @@ def test_a_full_refresh_replaces_a_target_while_queries_go_on_at_the_old_state(s
     stage.clock.advance(1)
     stage.update(0, 7)
     assert stage.query() == {0: 14, 1: 20, 2: 4, 3: 6, 4: 8}
+
+
+def test_a_source_that_has_delivered_nothing_yet_is_waited_for(tmp_path: Path) -> None:
+    """Nothing has arrived is not the same as everything has: what comes before the cut is the query's own."""
+    stage = Stage(tmp_path / "wh", times="source")
+    try:
+        stage.run()
+        stage.clock.set(20.0)
+        waiting = stage.ask()
+        stage.waiting(1)
+        stage.insert(1, 1, 10.0)
+        stage.insert(2, 2, 31.0)
+        assert waiting.result(20) == {1: 1}
+        stage.clock.set(32.0)
+        stage.wh.stream("s").heartbeat(32 * SECOND)
+        assert stage.query() == {1: 1, 2: 2}
+    finally:
+        stage.close()
+
+
+def test_a_late_answer_over_a_flow_and_a_dead_producer_has_one_cut_for_both(stage: Stage) -> None:
+    """The flow is asked too, and its stream is not said to be inside where it is not."""
+    stage.run()
+    stage.wh.create_table("x", "k INT")
+    stage.insert(1, 1)
+    assert stage.query() == {1: 1}
+    producer = stage.wh.producer(name="lazy", policy=rt.OnDemand())
+    producer.insert("x", (1,))
+    producer.commit()
+    assert stage.engine is not None
+    stage.engine.gate.clear()
+    stage.clock.advance(1)
+    stage.insert(2, 2)
+    engine = stage.wh._writer("test")
+    with engine.catalyst.lock:  # nobody can answer meanwhile
+        engine.catalyst.links["lazy"].alive_s = -1e9
+        with engine.snapshots.take(["t", "x"], _contract(wait="0s", on_late="answer")) as snapshot:
+            assert set(snapshot.accuracy.late) == {"lazy", "flow.plain"}
+            assert engine.snapshots.rows(snapshot.tables["t"]).to_pylist() == [{"k": 1, "v": 1}]
+            assert [cut.last_inside.number for cut in snapshot.streams if cut.last_inside] == [1]
+    stage.engine.gate.set()
+    producer.close()
+
+
+def test_a_query_over_two_flows_is_not_cut_inside_a_job_of_either(tmp_path: Path) -> None:
+    """One flow has what arrived up to 10 s, the other a job from 12 to 20 s; a query of 30 s that accepts 15 s is cut at 20 s."""
+    clock = ManualClock(10.0)
+    with rt.open(tmp_path / "wh", clock=clock) as wh:
+        for table in ("t", "u"):
+            wh.create_table(table, "k INT NOT NULL, v INT", keys=["k"])
+        late = wh.create_stream("a", "k INT NOT NULL, v INT", keys=["k"], times="source")
+        quick = wh.create_stream("b", "k INT NOT NULL, v INT", keys=["k"])
+        late.heartbeat(10 * SECOND)
+        runners = [run_plain(wh, {"t": "a"}, name="a")[0], run_plain(wh, {"u": "b"}, name="b")[0]]
+        for second, k in ((12.0, 1), (16.0, 2)):
+            clock.set(second)
+            quick.insert([{"k": k, "v": 1}])
+        clock.set(20.0)
+        assert len(wh.read("u", wait="20s").rows()) == 2
+        clock.set(30.0)
+        quick.insert([{"k": 3, "v": 1}])
+        with ThreadPoolExecutor(1) as pool:
+            link = runners[0].link
+            asked = pool.submit(lambda: _cut_of(wh, ["t", "u"], "15s"))
+            pause = threading.Event()
+            while not link.cuts and not asked.done():
+                pause.wait(0.01)
+            late.heartbeat(31 * SECOND)
+            assert asked.result(20) == 20 * SECOND
+        for runner in runners:
+            runner.stop()
+
+
+def test_tolerance_is_for_what_has_not_arrived(tmp_path: Path) -> None:
+    """A strict query has everything that is here, whatever lag it would put up with."""
+    stage = Stage(tmp_path / "wh")
+    try:
+        stage.wh.create_stream("lagging", "k INT NOT NULL, v INT", keys=["k"], times="source", tolerance="30s")
+        stage.runner, stage.engine = run_plain(stage.wh, {"t": "lagging"})
+        stage.clock.set(120.0)
+        stage.wh.stream("lagging").insert([{"k": 1, "v": 1}], time=100 * SECOND)
+        stage.wh.stream("lagging").heartbeat(110 * SECOND)
+        assert stage.query() == {1: 1}, "10 s behind is put up with, and what is here is there"
+    finally:
+        stage.close()
+
+
+def _cut_of(wh: rt.Warehouse, tables: list[str], freshness: str) -> int:
+    with wh._writer("test").snapshots.take(tables, _contract(freshness=freshness)) as snapshot:
+        return snapshot.accuracy.cut_us

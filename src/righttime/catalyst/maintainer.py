@@ -74,6 +74,7 @@ class Maintainer(Link):
     def advance(self, horizon_us: int) -> None:
         """Note that there is nothing more up to `horizon_us`."""
         self.horizon_us = max(self.horizon_us, horizon_us)
+        self.closed_us = max(self.closed_us, self.horizon_us)
         del self._noted[: bisect_right(self._noted, self.horizon_us)]
         self.refresh()
         self.cuts = [cut_us for cut_us in self.cuts if not self.exact(cut_us)]
@@ -96,6 +97,10 @@ class Maintainer(Link):
         if place >= 0 and newest_us < self._horizons[place]:
             newest_us = self._firsts[place] - 1
         return newest_us if newest_us >= self._known_us else -1
+
+    def is_closed(self, time_us: int) -> bool:
+        """Tell whether a job that is closed goes across a time, so that none can end there any more."""
+        return time_us < self.closed_us and time_us not in self.cuts and not self.exact(time_us)
 
     def want(self, cut_us: int) -> None:
         """Ask for a job boundary at `cut_us`."""
@@ -133,7 +138,11 @@ def choose_cut(oldest_us: int, asked_us: int, maintainers: Sequence[Maintainer])
         return common[-1]
     arrived = [flow.arrived_us for flow in maintainers if flow.arrived_us is not None]
     cut_us = min(asked_us, max(oldest_us, min(arrived))) if arrived else asked_us
-    return max([cut_us, *(flow.cuts[-1] for flow in maintainers if flow.cuts and flow.cuts[-1] <= asked_us)])
+    cut_us = max([cut_us, *(flow.cuts[-1] for flow in maintainers if flow.cuts and flow.cuts[-1] <= asked_us)])
+    # Where a flow's jobs are closed already, they end where they end.
+    while closed := [flow.closed_us for flow in maintainers if flow.is_closed(cut_us)]:
+        cut_us = max(closed)
+    return cut_us
 
 
 def _wanted(maintainers: Iterable[Maintainer]) -> list[int]:

@@ -51,6 +51,7 @@ class Catalyst:
         self._settings = settings
         self._trace = trace
         self._slots: dict[str, int] = {}
+        self._opened_us = authority.read_us()
 
     # -- producers ---------------------------------------------------------------------------------------------------
 
@@ -335,14 +336,30 @@ class Catalyst:
             late_us = newest_exact(cut_us, flows)
             if accept_late and late_us >= floor_us:
                 return Accuracy(late_us, {flow.source: late_us for flow in behind})
-            flow = stuck or behind[0]
-            raise FreshnessUnavailable(
-                table=flow.tables[0],
-                source=flow.source,
-                waited_s=now_s - started_s,
-                stale_s=(self.authority.read_us() - flow.exact_before(cut_us)) / 1e6,
-                why=flow.trouble or "the flow has not come so far yet",
-            )
+            raise self._flow_late(stuck or behind[0], cut_us, started_s)
+
+    def _tolerated_us(self, flows: Sequence[Maintainer], came_us: int) -> int:
+        """Return back to when a query puts up with changes that have not arrived; those that have are never left out for it."""
+        arrived_us = min((flow.arrived_us for flow in flows if flow.arrived_us is not None), default=came_us)
+        return max(came_us - min(flow.tolerance_us for flow in flows), min(arrived_us, came_us))
+
+    def _late_with_flows(self, flows: Sequence[Maintainer], late: Accuracy, started_s: float, *, floor_us: int) -> Accuracy:
+        """Return a late answer's cut where flows have targets in it, too: one time for all, at which those are exact as they are."""
+        cut_us = newest_exact(late.cut_us, flows)
+        if cut_us < floor_us:
+            raise self._flow_late(flows[0], late.cut_us, started_s)
+        sources = {source: min(time_us, cut_us) for source, time_us in late.late.items()}
+        return Accuracy(cut_us, sources | {flow.source: cut_us for flow in flows if cut_us < late.cut_us})
+
+    def _flow_late(self, flow: Maintainer, cut_us: int, started_s: float) -> FreshnessUnavailable:
+        newest_us = flow.exact_before(cut_us)
+        return FreshnessUnavailable(
+            table=flow.tables[0],
+            source=flow.source,
+            waited_s=self.clock.monotonic_s() - started_s,
+            stale_s=max(self.authority.read_us() - max(newest_us, flow.horizon_us, self._opened_us), 0) / 1e6,
+            why=flow.trouble or "the flow has not come so far yet",
+        )
 
     def _refuse_blurred(self, flow: Maintainer, cut_us: int) -> None:
         raise AsOfUnavailable(
@@ -380,7 +397,7 @@ class Catalyst:
             if flows:
                 came_us = self.authority.read_us() if asked_us is None else asked_us
                 if not exact:
-                    wanted_us = max(min(wanted_us, came_us - min(flow.tolerance_us for flow in flows)), floor_us)
+                    wanted_us = max(min(wanted_us, self._tolerated_us(flows, came_us)), floor_us)
                 wanted_us = self._admit(flows, admission or Admission(frozenset(tables)), wanted_us, came_us, exact=exact)
             while True:
                 behind = [(table, link) for table, link in self.lazy_lanes(tables) if self.tables[table].lane(link.source).times.newest_us < wanted_us]
@@ -393,7 +410,8 @@ class Catalyst:
                 dead = next((pair for pair in owing if pair in silent), None)
                 if dead is not None or now_s >= deadline_s or len(silent) == len(behind):
                     if owing:
-                        return self._late(owing, wanted_us, started_s, floor_us=floor_us, tables=tables, dead=dead, accept_late=accept_late)
+                        late = self._late(owing, wanted_us, started_s, floor_us=floor_us, tables=tables, dead=dead, accept_late=accept_late)
+                        return self._late_with_flows(flows, late, started_s, floor_us=floor_us) if flows else late
                     break
                 for table, link in behind:
                     link.request(table, wanted_us)

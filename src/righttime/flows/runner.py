@@ -148,14 +148,17 @@ class FlowRunner:
         """Return the oldest job that is cut and not prepared, if everything up to its horizon has arrived."""
         with self._changed:
             job = self._waiting[0] if self._waiting else None
+        return job if job is not None and self._has_arrived(job.horizon_us) else None
+
+    def _has_arrived(self, time_us: int) -> bool:
         arrived_us = self.link.arrived_us
-        return job if job is not None and (arrived_us is None or job.horizon_us <= arrived_us) else None
+        return arrived_us is None or time_us <= arrived_us
 
     def _cut(self, cut_us: int, kind: JobKind) -> None:
         """Take everything up to `cut_us` into jobs; several if it is more than one drain may hold."""
         while self._cut_us < cut_us:
             horizon_us = self._horizon(cut_us)
-            if self._is_idle() and not self._with.feed.rows(self.streams, self._cut_us, horizon_us) and horizon_us <= (self.link.arrived_us or horizon_us):
+            if self._is_idle() and self._has_arrived(horizon_us) and not self._with.feed.rows(self.streams, self._cut_us, horizon_us):
                 self._with.catalyst.advance_flow(self.link, horizon_us)  # nothing to do: the state that is there is shared
             else:
                 self._new_job(self._cut_us, horizon_us, kind if horizon_us == cut_us else "background")
