@@ -64,7 +64,7 @@ class Settings(BaseSettings):
     stream_dead_letters_max: int = Field(default=10_000, ge=0, description="Dead letters that a stream keeps before appends with bad changes are refused.")
 
     # Flows.
-    drain_rows_max: int = Field(default=500_000, ge=1, description="Changes that one drain takes; more are parted at commits.")
+    drain_rows_max: int = Field(default=100_000, ge=1, description="Changes that one drain takes; more are parted at commits.")
     drain_jobs_max: int = Field(default=256, ge=1, description="Jobs that one drain takes.")
     background_rows: int = Field(default=100_000, ge=1, description="A flow takes changes without being asked once more than so many wait.")
     background_idle_s: float = Field(default=1.0, ge=0, description="A flow takes waiting changes when no query came for this long; 0 = never.")

@@ -198,7 +198,8 @@ def table_after(lines: Sequence[Row], job: int, keys: Sequence[int]) -> dict[Row
         touched = [tuple(row[2 + place] for place in keys) for row in lines if row[0] == number]
         assert len(touched) == len(set(touched))
         for row, key in zip([row for row in lines if row[0] == number], touched, strict=True):
-            if row[1] == "upsert":
+            if row[1] in ("insert", "update"):
+                assert (key in table) == (row[1] == "update")
                 table[key] = row[2:]
             else:
                 assert row[1] == "delete" and key in table
@@ -232,11 +233,11 @@ def test_two_rows_of_one_key_at_the_end_of_a_job_clash(runner: Runner) -> None:
 
     lines = runner.run([Changes(KEYED, rows)], Drains([range(1, 4), range(4, 6)]), operate)["out"]
     assert sorted((row[2], row[0], row[1]) for row in lines) == [
-        (1, 1, "upsert"),
-        (1, 2, "upsert"),
-        (1, 4, "upsert"),
+        (1, 1, "insert"),
+        (1, 2, "update"),
+        (1, 4, "update"),
         (1, 5, "clash"),
-        (2, 3, "upsert"),
+        (2, 3, "insert"),
         (2, 4, "clash"),
         (3, 1, "clash"),
     ]

@@ -15,8 +15,7 @@ from righttime.changes.conditions import everything
 from righttime.changes.encoder import RowEncoder
 from righttime.changes.operations import Operations
 from righttime.changes.schema import TableSchema
-
-OPERATION, DELETE, INSERT = "_op", "delete", "insert"
+from righttime.pipeline.operators.target import DELETE, INSERT, OPERATION
 
 
 def job_content(table: TableSchema, lines: pa.Table, *, rebuild: bool = False) -> list[Content]:

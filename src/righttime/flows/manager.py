@@ -94,6 +94,8 @@ class Flows:
                 if target.table in self._parts.catalyst.tapped:
                     raise BadDeclaration(flow=flow.name, origin=target.origin, reason=f"table {target.table!r} is a stream itself; write into another")
             analysed = self.analyse(flow)
+            if not refresh and self.catalogue.entry(flow.name) is None:
+                self._refuse_filled(flow)
             self._create_targets(flow, analysed)
             history = self._parts.catalyst.head.source(source_of(flow.name))
             targets = [*(target.table for target in flow.targets), letters_table(flow.name).name]
@@ -112,6 +114,15 @@ class Flows:
             self.runners[flow.name] = runner
             runner.start()
             return runner
+
+    def _refuse_filled(self, flow: Flow) -> None:
+        """A target is what its flow makes of its streams; rows that somebody else loaded before would be among it for ever."""
+        with self._parts.catalyst.lock:
+            for target in flow.targets:
+                memory = self._parts.catalyst.tables.get(target.table)
+                if memory is not None and (memory.rows_stored or memory.rows_unstored):
+                    reason = f"table {target.table!r} has rows already; run the flow with refresh=True to replace them"
+                    raise BadDeclaration(flow=flow.name, origin=target.origin, reason=reason)
 
     def _create_targets(self, flow: Flow, analysed: Analysed) -> None:
         for target in flow.targets:

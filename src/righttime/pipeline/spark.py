@@ -181,6 +181,8 @@ def _session_conf(settings: Settings, *, folder: Path) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.driver.memory": f"{_memory_gib()}g",
+        # A drain comes back in one go, bounded by its rows (drain_rows_max); the default of 1 GiB is less than a wide one needs.
+        "spark.driver.maxResultSize": "2g",
         # Our files carry checksums of their pages; a flipped bit is an error, not an answer.
         "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')} -Dderby.system.home={folder}",

@@ -1,7 +1,7 @@
 """Targets: the net effect of each job on a table with keys.
 
 In: changes of the step that a table keeps, and how many rows each key has (part `keys`), or its sums (part `groups`).
-Out: one line for each job and key that the job changes: `_job`, `_op` (upsert, delete, clash), then the columns; deletes have nulls outside the keys.
+Out: one line for each job and key that the job changes: `_job`, `_op` (insert, update, delete, clash), then the columns; deletes have nulls outside the keys.
 Promise: lines of one job are about different keys, so they may be applied in any order; `clash` says that a key would have several rows after that job.
 """
 
@@ -17,7 +17,7 @@ from righttime.pipeline.operators.query import Query, names, quoted, spread
 from righttime.pipeline.operators.signed import JOB, RUNNING, WEIGHT, Parts, Signed, State, before, touched, window
 
 OPERATION = "_op"
-UPSERT, DELETE, CLASH = "upsert", "delete", "clash"
+INSERT, UPDATE, DELETE, CLASH = "insert", "update", "delete", "clash"
 KEYS = "keys"
 
 
@@ -29,8 +29,9 @@ def keyed_target(delta: Signed | None, state: State, *, keys: Sequence[str]) -> 
         old = sql.view(state[KEYS]) if KEYS in state else None
         net = sql.view(sql.run(_net_by_key(delta, sql.view(delta.frame), old, keys)))
         counted = f"SELECT *, sum({WEIGHT}) OVER {window(keys, RUNNING)} AS __after FROM {net}"
-        upsert, delete = "__after = 1 AND __came = 1", "__after = 0 AND __came = 0"
-        operation = f"CASE WHEN {upsert} THEN '{UPSERT}' WHEN {delete} THEN '{DELETE}' ELSE '{CLASH}' END AS {OPERATION}"
+        there, delete = "__after = 1 AND __came = 1", "__after = 0 AND __came = 0"
+        kinds = f"WHEN {there} AND {WEIGHT} = 1 THEN '{INSERT}' WHEN {there} THEN '{UPDATE}' WHEN {delete} THEN '{DELETE}'"
+        operation = f"CASE {kinds} ELSE '{CLASH}' END AS {OPERATION}"
         columns = [quoted(name) if name in keys else f"__row.{quoted(name)}" for name in delta.columns]
         lines = sql.run(f"SELECT {', '.join([JOB, operation, *columns])} FROM ({counted}) WHERE {JOB} IS NOT NULL")
         return lines, {KEYS: sql.run(f"SELECT {names([*keys, JOB, WEIGHT])} FROM {net} WHERE {JOB} IS NOT NULL AND {WEIGHT} <> 0")}
@@ -65,7 +66,7 @@ def aggregated_target(delta: Signed | None, state: State, *, by: Sequence[str], 
         return None, {}
     with Query(delta.frame) as sql:
         changed, parts = group_changes(sql, delta, state, by=by, measures=measures)
-        operation = f"if(__is_there, '{UPSERT}', '{DELETE}') AS {OPERATION}"
+        operation = f"if(__is_there, if(__was_there, '{UPDATE}', '{INSERT}'), '{DELETE}') AS {OPERATION}"
         values = [f"if(__is_there, __new.{quoted(measure.name)}, NULL) AS {quoted(measure.name)}" for measure in measures]
         return sql.run(f"SELECT {', '.join([JOB, operation, names(by, *values)])} FROM ({changed})"), parts
 
