@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from righttime.catalyst.messages import Accuracy, Look
 from righttime.client import Warehouse
 from righttime.testing.reference.checker import Begun, Committed, violations
@@ -16,6 +18,7 @@ QUERIES = 1_000
 SEED = 4
 
 
+@pytest.mark.timeout(900)
 def test_a_thousand_answers_are_what_their_receipts_say(tmp_path: Path) -> None:
     """Strict queries and tolerant ones, a background threshold, storing in between; nothing later than the cut, and nothing earlier missing."""
     with open_shop(tmp_path / "wh", background_rows=200, queries_max=QUERY_STREAMS) as wh, wh.run(sales_flow()) as running:
