@@ -68,6 +68,7 @@ class Settings(BaseSettings):
     drain_jobs_max: int = Field(default=256, ge=1, description="Jobs that one drain takes.")
     background_rows: int = Field(default=100_000, ge=1, description="A flow takes changes without being asked once more than so many wait.")
     background_idle_s: float = Field(default=1.0, ge=0, description="A flow takes waiting changes when no query came for this long; 0 = never.")
+    dead_letters_max: int = Field(default=10_000, ge=0, description="Rows that a flow keeps as dead letters, and takes in one drain, before it stops.")
     window_s: float = Field(default=2.0, gt=0, description="How often a flow in near-real-time mode, the yardstick of benchmarks, takes changes.")
 
     # The service, and its clients.

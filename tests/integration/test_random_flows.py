@@ -18,7 +18,7 @@ from righttime.testing.reference.recompute import recompute
 from tests.support.flows import Bench, dead_letters
 
 LAW = settings(
-    max_examples=4,
+    max_examples=3,
     deadline=None,
     database=None,
     phases=[Phase.explicit, Phase.generate],  # shrinking with Spark takes minutes

@@ -123,7 +123,7 @@ def test_an_update_of_equal_images_is_dropped(streams: Streams) -> None:
     """It makes no row and, alone, no commit; a later change still ends the row that began first."""
     line = stream(streams)
     line.insert([{"id": 1, "qty": 2}])
-    assert line.update([{"id": 1, "qty": 2}]) == Appended({}, 0, 0)
+    assert line.update([{"id": 1, "qty": 2, "name": None}]) == Appended({}, 0, 0)
     appended = line.append([{"id": 1, "qty": 2, "_change_type": "update_postimage"}, {"id": 1, "_change_type": "delete"}])
     assert (appended.rows, appended.numbers) == (1, {"line": 2})
     assert brief(streams)[1:] == [("delete", 1, 2, None, -1, 10, 0)]

@@ -77,7 +77,7 @@ class Maintainer(Link):
         self.closed_us = max(self.closed_us, self.horizon_us)
         del self._noted[: bisect_right(self._noted, self.horizon_us)]
         self.refresh()
-        self.cuts = [cut_us for cut_us in self.cuts if not self.exact(cut_us)]
+        self.cuts = [cut_us for cut_us in self.cuts if cut_us > self.horizon_us and not self.exact(cut_us)]
 
     def refresh(self) -> None:
         """Bring what the rest of the catalyst reads of a link up to date: from when on something is missing in the tables."""

@@ -261,6 +261,7 @@ class Catalyst:
     def publish_job(self, link: Maintainer, content: Mapping[str, Sequence[Content]], *, first_us: int, horizon_us: int) -> Published:
         """Show what a job made, in all targets, at its horizon."""
         with self.lock:
+            assert horizon_us > self.head.source(link.source).last.time_us, "jobs are published in order, by one runner"
             rows = 0
             for name in link.tables:
                 table, parts = self.table(name), content.get(name, ())

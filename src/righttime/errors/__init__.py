@@ -41,7 +41,8 @@
     │   │   ├── KeyTwice         flow.key_twice
     │   │   ├── NoProject        project.none
     │   │   ├── ProjectTaken     project.taken
-    │   │   └── BadProject       project.bad
+    │   │   ├── BadProject       project.bad
+    │   │   └── FlowRuns         flow.runs
     │   └── StreamError          a stream cannot be used, or a change was refused
     │       ├── BadStream        stream.bad
     │       ├── UnknownStream    stream.unknown
@@ -123,6 +124,7 @@ from righttime.errors.flows import (
     FlowError,
     FlowFailed,
     FlowFrozen,
+    FlowRuns,
     ImageDiffers,
     KeyMissing,
     KeyTwice,
@@ -241,6 +243,7 @@ __all__ = [
     "FlowError",
     "FlowFailed",
     "FlowFrozen",
+    "FlowRuns",
     "ForeignCommit",
     "FreshnessUnavailable",
     "FreshnessUnknown",

@@ -222,3 +222,9 @@ class BadProject(FlowError):
     """{origin}: {reason}. Correct the project; no row was moved."""
 
     code = "project.bad"
+
+
+class FlowRuns(FlowError):
+    """Flow {flow!r} runs already in this process. Stop it first, or use the one that runs."""
+
+    code = "flow.runs"

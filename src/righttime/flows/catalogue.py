@@ -83,16 +83,23 @@ class Catalogue:
             self.write(known)
         return known
 
-    def renew(self, entry: FlowEntry, streams: Sequence[str], targets: Sequence[str], fingerprint: str, *, next_job: int) -> tuple[FlowEntry, Generation]:
+    def renew(self, entry: FlowEntry, streams: Sequence[str], targets: Sequence[str], fingerprint: str, *, job: int, next_job: int) -> Generation:
         """Begin a further generation of a flow's state, in use once its first job is durable; what nobody can go back to is removed."""
-        generation = Generation(entry.generations[-1].number + 1, next_job, fingerprint)
-        kept = entry.generation(next_job - 1)
-        renewed = FlowEntry(entry.name, tuple(streams), tuple(targets), (kept, generation))
-        self.write(renewed)
-        for old in entry.generations:
-            if old != kept:
-                shutil.rmtree(self.states(entry.name, old), ignore_errors=True)
-        return renewed, generation
+        kept = entry.generation(job)
+        generation = Generation(max(each.number for each in entry.generations) + 1, next_job, fingerprint)
+        self._replace(entry, FlowEntry(entry.name, tuple(streams), tuple(targets), (kept, generation)))
+        return generation
+
+    def keep_only(self, entry: FlowEntry, generation: Generation) -> None:
+        """Forget generations that were begun and not used: a job that this one publishes must not be taken for theirs."""
+        if entry.generations != (generation,):
+            self._replace(entry, FlowEntry(entry.name, entry.streams, entry.targets, (generation,)))
+
+    def _replace(self, old: FlowEntry, new: FlowEntry) -> None:
+        self.write(new)
+        for generation in old.generations:
+            if generation not in new.generations:
+                shutil.rmtree(self.states(old.name, generation), ignore_errors=True)
 
 
 def _read(path: Path) -> FlowEntry:

@@ -28,14 +28,15 @@ _DRAINS_MAX = 16
 class DrainEngine:
     """Drains of one flow on Spark, one at a time."""
 
-    def __init__(self, analysed: Analysed, spark: SparkOwner, *, streams: Mapping[str, pa.Schema], folder: Path, last_job: int) -> None:
+    def __init__(self, analysed: Analysed, spark: SparkOwner, *, streams: Mapping[str, pa.Schema], folder: Path, last_job: int, letters_max: int) -> None:
         self._analysed = analysed
         self._spark = spark
         self._streams = streams  # columns of the stored changes
         self._states = StateStore(folder, analysed.fingerprint, flow=analysed.flow.name)
         self._states.forget_after(last_job)
         self._drains = _DRAINS_MAX  # files of earlier runs are summed up after the first drain
-        self._letters = LetterBook(analysed.flow.name)
+        self._letters_max = letters_max
+        self._letters = LetterBook(analysed.flow.name, {f"into_{target.table}": target.keys for target in analysed.flow.targets}, letters_max=letters_max)
         kept = self._states.frame(spark.child(), STEP, PART)
         if kept is not None:
             self._letters.load(kept.toArrow())
@@ -45,13 +46,14 @@ class DrainEngine:
         child = self._spark.child()
         inputs = {name: input_of(self._spark, child, name, columns, jobs) for name, columns in self._streams.items()}
         numbers = range(jobs[0].number, jobs[-1].number + 1)
-        result = run_drain(self._analysed, child, inputs, self._states, numbers)
+        result = run_drain(self._analysed, child, inputs, self._states, numbers, dead_letters_max=self._letters_max)
         reach(CrashPoint.JOB_COMPUTED)
-        letters, kept = self._letters.take(result.dead_letters)
+        letters, kept = self._letters.take(result.dead_letters, result.targets)
         states = {**result.states, (STEP, PART): kept} if kept.num_rows else result.states
         self._states.append(numbers[0], numbers[-1], states)
         self._drains += 1
-        return Drained(result, self._letters.table.name, letters)
+        empty = {**self._analysed.tables, self._letters.table.name: self._letters.table.columns}
+        return Drained(result, self._letters.table.name, letters, {table: columns.empty_table() for table, columns in empty.items()})
 
     @property
     def is_scattered(self) -> bool:
@@ -67,14 +69,16 @@ class DrainEngine:
 class Drained:
     """What a drain made, job by job."""
 
-    def __init__(self, result: DrainResult, letters_table: str, letters: Mapping[int, pa.Table]) -> None:
+    def __init__(self, result: DrainResult, letters_table: str, letters: Mapping[int, pa.Table], empty: Mapping[str, pa.Table]) -> None:
         self.result = result
         self._letters_table = letters_table
         self._letters = letters
+        self._empty = empty
 
     def of_job(self, number: int, *, every: bool = False) -> dict[str, pa.Table]:
         """Return the lines of each target that the job changes; with `every`, of the others too."""
         chosen = {table: lines.filter(pc.equal(lines["_job"], number)) for table, lines in self.result.targets.items()}
         if number in self._letters:
             chosen[self._letters_table] = self._letters[number]
-        return {table: lines for table, lines in chosen.items() if lines.num_rows or every}
+        found = {table: lines for table, lines in chosen.items() if lines.num_rows}
+        return {**self._empty, **found} if every else found

@@ -6,13 +6,16 @@ Promise: a row that failed and was deleted later is no dead letter any more; not
 """
 
 import hashlib
-from collections.abc import Iterator
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from righttime.changes.schema import TableSchema, declare_table
+from righttime.errors.flows import TooManyDeadLetters
 
 STEP = "dead_letters"
 PART = "letters"
@@ -36,16 +39,18 @@ class Letter:
     times: int
     job: int
 
-    @property
-    def letter_id(self) -> str:
-        return hashlib.blake2b("\0".join((self.step, self.reason, self.row)).encode(), digest_size=16).hexdigest()
-
 
 class LetterBook:
-    """All dead letters of one flow; used by its engine only, one drain after the other."""
+    """All dead letters of one flow; used by its engine only, one drain after the other.
 
-    def __init__(self, flow: str) -> None:
+    A row that a table cannot hold (`keys` by such steps) is one letter for each key, which the next line of that key replaces or takes away.
+    """
+
+    def __init__(self, flow: str, keys: Mapping[str, Sequence[str]], *, letters_max: int) -> None:
         self.table = letters_table(flow)
+        self._flow = flow
+        self._keys = keys
+        self._letters_max = letters_max
         self._letters: dict[str, Letter] = {}
 
     def __len__(self) -> int:
@@ -53,49 +58,90 @@ class LetterBook:
 
     def load(self, state: pa.Table) -> None:
         """Begin with what earlier drains left."""
-        for row in state.sort_by("_job").to_pylist():
-            self._apply(Letter(row["step"], row["line"], row["reason"], row["row"], row["_w"], row["_job"]))
+        for row in state.group_by(["step", "line", "reason", "row"]).aggregate([("_w", "sum"), ("_job", "max")]).to_pylist():
+            if row["_w_sum"]:
+                letter = Letter(row["step"], row["line"], row["reason"], row["row"], row["_w_sum"], row["_job_max"])
+                self._letters[self._id(letter)] = letter
 
-    def take(self, failed: pa.Table) -> tuple[dict[int, pa.Table], pa.Table]:
-        """Take the failed rows of a drain; return the lines of the table by job, and what to keep as state."""
+    def take(self, failed: pa.Table, targets: Mapping[str, pa.Table]) -> tuple[dict[int, pa.Table], pa.Table]:
+        """Take the failed rows of a drain, and the lines that did not fail; return the lines of our table by job, and what to keep as state."""
         rows = failed.to_pylist()
-        lines: dict[int, list[dict[str, Any]]] = {}
-        for number in sorted({row["job"] for row in rows}):
-            mine = [Letter(row["step"], row["origin"], row["reason"], row["row"], row["weight"], number) for row in rows if row["job"] == number]
-            lines[number] = list(self._lines(mine, number))
+        jobs = {row["job"] for row in rows}
+        jobs |= {number for step in self._held() for number in _jobs_of(targets.get(step.removeprefix("into_")))}
+        lines: dict[int, pa.Table] = {}
+        kept: list[dict[str, Any]] = []
         schema = pa.schema([("_job", pa.int64()), ("_op", pa.string()), *self.table.columns])
-        kept = [
-            {"step": row["step"], "line": row["origin"], "reason": row["reason"], "row": row["row"], "_job": row["job"], "_w": row["weight"]} for row in rows
-        ]
-        return {number: pa.Table.from_pylist(each, schema=schema) for number, each in lines.items() if each}, pa.Table.from_pylist(kept, schema=_STATE)
+        for number in sorted(jobs):
+            before = dict(self._letters)
+            self._take_away(targets, number)
+            for row in rows:
+                if row["job"] == number:
+                    self._apply(Letter(row["step"], row["origin"], row["reason"], row["row"], row["weight"], number))
+            changed = [(name, before.get(name), self._letters.get(name)) for name in before.keys() | self._letters.keys()]
+            changed = [(name, old, new) for name, old, new in changed if old != new]
+            kept += [_state(old, -old.times, number) for _, old, _ in changed if old is not None]
+            kept += [_state(new, new.times, number) for _, _, new in changed if new is not None]
+            if changed:
+                lines[number] = pa.Table.from_pylist([_line(*one, number) for one in changed], schema=schema)
+        if len(self._letters) > self._letters_max:
+            last = next(reversed(self._letters.values()))
+            reason = f"{len(self._letters)} rows wait in {self.table.name}; {last.reason}"
+            raise TooManyDeadLetters(flow=self._flow, bound=self._letters_max, jobs=str(max(jobs)), origin=last.line, reason=reason)
+        return lines, pa.Table.from_pylist(kept, schema=_STATE)
 
-    def _lines(self, failed: list[Letter], number: int) -> Iterator[dict[str, Any]]:
-        before = {letter.letter_id: self._letters.get(letter.letter_id) for letter in failed}
-        for letter in failed:
-            self._apply(letter)
-        for letter_id, old in before.items():
-            new = self._letters.get(letter_id)
-            if new == old:
-                continue
-            kind = "insert" if old is None else "delete" if new is None else "update"
-            shown = new or old
-            assert shown is not None
-            yield {
-                "_job": number,
-                "_op": kind,
-                "id": letter_id,
-                "step": shown.step,
-                "line": shown.line,
-                "reason": shown.reason,
-                "row": shown.row,
-                "times": shown.times,
-                "job": shown.job,
-            }
+    def _held(self) -> set[str]:
+        """Return the steps into tables that have letters."""
+        return {letter.step for letter in self._letters.values() if letter.step in self._keys}
+
+    def _take_away(self, targets: Mapping[str, pa.Table], number: int) -> None:
+        """A line of a key that the table could take, or its end, is the end of that key's letter."""
+        for step in self._held():
+            found = targets.get(step.removeprefix("into_"))
+            if found is not None:
+                for line in found.filter(pc.equal(found["_job"], number)).select(list(self._keys[step])).to_pylist():
+                    self._letters.pop(_key_id(step, line), None)
 
     def _apply(self, letter: Letter) -> None:
-        known = self._letters.get(letter.letter_id)
+        name = self._id(letter)
+        if letter.step in self._keys:
+            if letter.times > 0:
+                self._letters[name] = replace(letter, times=1)
+            else:
+                self._letters.pop(name, None)
+            return
+        known = self._letters.get(name)
         times = letter.times + (known.times if known is not None else 0)
         if times:
-            self._letters[letter.letter_id] = replace(letter, times=times, job=known.job if known is not None else letter.job)
+            self._letters[name] = replace(letter, times=times, job=known.job if known is not None else letter.job)
         else:
-            self._letters.pop(letter.letter_id, None)
+            self._letters.pop(name, None)
+
+    def _id(self, letter: Letter) -> str:
+        if letter.step in self._keys:
+            row = json.loads(letter.row)
+            return _key_id(letter.step, {key: row.get(key) for key in self._keys[letter.step]})
+        return _digest(letter.step, letter.reason, letter.row)
+
+
+def _key_id(step: str, key: Mapping[str, Any]) -> str:
+    return _digest(step, json.dumps(key, default=str, sort_keys=True))
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.blake2b("\0".join(texts).encode(), digest_size=16).hexdigest()
+
+
+def _jobs_of(lines: pa.Table | None) -> list[int]:
+    return [] if lines is None else pc.unique(lines["_job"]).to_pylist()
+
+
+def _state(letter: Letter, weight: int, number: int) -> dict[str, Any]:
+    return {"step": letter.step, "line": letter.line, "reason": letter.reason, "row": letter.row, "_job": number, "_w": weight}
+
+
+def _line(name: str, old: Letter | None, new: Letter | None, number: int) -> dict[str, Any]:
+    shown = new or old
+    assert shown is not None
+    kind = "insert" if old is None else "delete" if new is None else "update"
+    about = {"step": shown.step, "line": shown.line, "reason": shown.reason, "row": shown.row, "times": shown.times, "job": shown.job}
+    return {"_job": number, "_op": kind, "id": name, **about}

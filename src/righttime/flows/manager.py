@@ -16,8 +16,8 @@ from righttime.catalyst.messages import Accuracy
 from righttime.catalyst.mover import Mover
 from righttime.catalyst.shell import Catalyst
 from righttime.changes.schema import TableSchema
-from righttime.errors.flows import BadDeclaration, FlowChanged, FlowError
-from righttime.flows.catalogue import Catalogue, FlowEntry, source_of
+from righttime.errors.flows import BadDeclaration, FlowChanged, FlowRuns, TableMaintained
+from righttime.flows.catalogue import Catalogue, FlowEntry, Generation, source_of
 from righttime.flows.content import job_content
 from righttime.flows.engine import DrainEngine
 from righttime.flows.explain import Explanation, FlowNeed, estimate_s, planned_cut
@@ -88,32 +88,64 @@ class Flows:
         with self._lock:
             known = self.runners.get(flow.name)
             if known is not None and known.running:
-                raise FlowError(flow=flow.name, reason="it runs already")
-
-            for target in flow.targets:
-                if target.table in self._parts.catalyst.tapped:
-                    raise BadDeclaration(flow=flow.name, origin=target.origin, reason=f"table {target.table!r} is a stream itself; write into another")
-            analysed = self.analyse(flow)
-            if not refresh and self.catalogue.entry(flow.name) is None:
-                self._refuse_filled(flow)
-            self._create_targets(flow, analysed)
-            history = self._parts.catalyst.head.source(source_of(flow.name))
+                raise FlowRuns(flow=flow.name)
+            self.stop(flow.name)  # one that failed may still be about to publish
+            analysed = self._checked(flow)
             targets = [*(target.table for target in flow.targets), letters_table(flow.name).name]
-            entry = self.catalogue.begin(flow.name, flow.streams, targets, analysed.fingerprint, next_job=history.next_number)
-            generation = entry.generation(history.last.number)
-            if generation.fingerprint != analysed.fingerprint and not refresh:
-                raise FlowChanged(flow=flow.name)
+            with self._parts.catalyst.gated([target.table for target in flow.targets if target.table in self._parts.schemas]):
+                if self.catalogue.entry(flow.name) is None:
+                    self._take_over(flow, refresh=refresh)
+                self._create_targets(flow, analysed)
+                generation = self._generation(flow, analysed, targets, refresh=refresh)
+                link = self._attend(self._entry(flow))
             if refresh:
-                entry, generation = self.catalogue.renew(entry, flow.streams, targets, analysed.fingerprint, next_job=history.next_number)
-            link = self._attend(entry)
+                with self._parts.catalyst.lock:
+                    link.change(self._parts.catalyst.authority.next_us())  # whoever wants it fresh waits for the new state
             link.loose = mode == "near_real_time"
             streams = {name: self.feed.streams.schema(name).stored for name in flow.streams}
+            last_job = self._parts.catalyst.head.source(source_of(flow.name)).last.number
             folder = self.catalogue.states(flow.name, generation)
-            engine = DrainEngine(analysed, self._parts.spark, streams=streams, folder=folder, last_job=history.last.number)
+            letters_max = self._parts.settings.dead_letters_max
+            engine = DrainEngine(analysed, self._parts.spark, streams=streams, folder=folder, last_job=last_job, letters_max=letters_max)
             runner = FlowRunner(link, flow.streams, self._schedule(flow, link, mode), self._work(flow, engine), mode=mode, rebuild=refresh)
             self.runners[flow.name] = runner
             runner.start()
             return runner
+
+    def _checked(self, flow: Flow) -> Analysed:
+        """Refuse what cannot be before anything is written down."""
+        for target in flow.targets:
+            other = self._parts.catalyst.maintained.get(target.table)
+            if other is not None and other.source != source_of(flow.name):
+                raise TableMaintained(table=target.table, flow=other.source.removeprefix("flow."))
+            if target.table in self._parts.catalyst.tapped:
+                raise BadDeclaration(flow=flow.name, origin=target.origin, reason=f"table {target.table!r} is a stream itself; write into another")
+        return self.analyse(flow)
+
+    def _entry(self, flow: Flow) -> FlowEntry:
+        entry = self.catalogue.entry(flow.name)
+        assert entry is not None
+        return entry
+
+    def _generation(self, flow: Flow, analysed: Analysed, targets: Sequence[str], *, refresh: bool) -> Generation:
+        """Return the state to go on with; other declarations need another. One that was begun and never came to be used is dropped."""
+        history = self._parts.catalyst.head.source(source_of(flow.name))
+        entry = self.catalogue.begin(flow.name, flow.streams, targets, analysed.fingerprint, next_job=history.next_number)
+        if refresh:
+            return self.catalogue.renew(entry, flow.streams, targets, analysed.fingerprint, job=history.last.number, next_job=history.next_number)
+        generation = entry.generation(history.last.number)
+        if generation.fingerprint != analysed.fingerprint:
+            raise FlowChanged(flow=flow.name)
+        self.catalogue.keep_only(entry, generation)
+        return generation
+
+    def _take_over(self, flow: Flow, *, refresh: bool) -> None:
+        """See that nothing of others is in a target, or on its way there, before a flow has it."""
+        tables = [target.table for target in flow.targets if target.table in self._parts.schemas]
+        catalyst = self._parts.catalyst
+        catalyst.ensure_accuracy(catalyst.authority.read_us(), tables, deadline_s=catalyst.clock.monotonic_s() + self._parts.settings.wait_s)
+        if not refresh:
+            self._refuse_filled(flow)
 
     def _refuse_filled(self, flow: Flow) -> None:
         """A target is what its flow makes of its streams; rows that somebody else loaded before would be among it for ever."""

@@ -83,6 +83,7 @@ class FlowRunner:
         self._ready: deque[FlowJob] = deque()  # prepared, not in a drain
         self._done: deque[tuple[list[FlowJob], Drained]] = deque()  # drained, not published
         self._reports: deque[JobReport] = deque(maxlen=_REPORTS_MAX)
+        self._draining: list[FlowJob] = []
         self._unpublished = 0
         self._rebuild = rebuild
         self._stopping = False
@@ -94,7 +95,10 @@ class FlowRunner:
         """Begin to work."""
         with self._with.catalyst.lock:
             self.link.trouble = ""
-            self.link.closed_us = self.link.horizon_us  # what an earlier runner cut and did not publish is cut again
+            self.link.closed_us = self.link.horizon_us
+            # What an earlier runner cut and did not publish is cut again, but only where somebody waits: what was mended meanwhile belongs together.
+            awaited = {admission.cut_us for admission in self._with.catalyst.admissions}
+            self.link.cuts = [cut_us for cut_us in self.link.cuts if cut_us in awaited]
         self._with.feed.tell(self.link.source, self._told)
         for thread in self._threads:
             thread.start()
@@ -106,7 +110,7 @@ class FlowRunner:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout=wait_s)
-        for job in (*self._waiting, *self._ready, *(job for jobs, _ in self._done for job in jobs)):
+        for job in (*self._waiting, *self._draining, *self._ready, *(job for jobs, _ in self._done for job in jobs)):
             discard(job)
 
     @property
@@ -222,6 +226,7 @@ class FlowRunner:
     def _drain_all(self) -> None:
         while (jobs := self._next_drain()) is not None:
             now_s = self._with.catalyst.clock.monotonic_s
+            self._draining = jobs
             for job in jobs:
                 job.marks["started"], job.jobs_in_drain = now_s(), len(jobs)
             changed = [job for job in jobs if job.rows_in or job.rebuild]

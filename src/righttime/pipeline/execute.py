@@ -141,9 +141,11 @@ class _Results:
                 continue
             node = self._analysed.nodes[output.step]
             assert isinstance(node, Expect)
+            # What came and went within a job did not come.
+            table = _net(table)
             counts = table.group_by(JOB).aggregate([(WEIGHT, "sum")]).sort_by(JOB).to_pylist()
             unmet += [Unmet(output.step, node.name, count[JOB], count[f"{WEIGHT}_sum"]) for count in counts]
-            if node.otherwise == "fail":
+            if node.otherwise == "fail" and counts:
                 job, rows = counts[0][JOB], counts[0][f"{WEIGHT}_sum"]
                 raise ExpectationFailed(
                     flow=self._analysed.flow.name,
@@ -159,7 +161,7 @@ class _Results:
     def _missing(self, output: Output, table: pa.Table) -> Iterable[DeadLetter]:
         node = self._analysed.nodes[output.step]
         assert isinstance(node, Lookup)
-        came = table.filter(pc.greater(table.column(WEIGHT), 0))
+        came = _net(table)
         if node.missing == "fail" and came.num_rows:
             job = pc.min(came.column(JOB)).as_py()
             rows = pc.sum(came.filter(pc.equal(came.column(JOB), job)).column(WEIGHT)).as_py()
@@ -220,6 +222,12 @@ class _Results:
             last = letters[-1]
             jobs = f"{self._jobs.start} to {self._jobs.stop - 1}"
             raise TooManyDeadLetters(flow=self._analysed.flow.name, bound=self._letters_max, jobs=jobs, origin=last.origin, reason=last.reason)
+
+
+def _net(table: pa.Table) -> pa.Table:
+    """Return the rows that are there after their job, with how often."""
+    net = table.group_by([JOB, ROW]).aggregate([(WEIGHT, "sum")]).rename_columns([JOB, ROW, WEIGHT])
+    return net.filter(pc.greater(net.column(WEIGHT), 0))
 
 
 def _example(table: pa.Table, job: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from righttime.errors.flows import StreamTime
+from righttime.errors.flows import ColumnsChanged, StreamTime
 from righttime.queues.declared import Appended, ChangesIn, StreamCommit, StreamSchema
 from righttime.queues.streams import Streams
 
@@ -55,7 +55,18 @@ class Stream:
 
     def update(self, rows: ChangesIn | Sequence[Pair], *, transaction: str | None = None, time: Moment | None = None) -> Appended:
         """Append updates: the rows as they are afterwards, found by their keys, or pairs of a row before and after."""
+        self._refuse_partial(rows)
         return self.append(_updates(rows), transaction=transaction, time=time)
+
+    def _refuse_partial(self, rows: "ChangesIn | Sequence[Pair]") -> None:
+        """A row as it is after an update is given whole: a column that is left out would silently become null."""
+        given = [rows.schema.names] if isinstance(rows, pa.Table | pa.RecordBatch) else [row for row in rows if isinstance(row, Mapping)]
+        for row, names in enumerate(given):
+            left_out = {name.lower() for name in self.schema.columns.names} - {str(name).lower() for name in names}
+            if left_out:
+                raise ColumnsChanged(
+                    stream=self.name, row=row, reason=f"column {min(left_out)!r} is left out; an update gives the whole row as it is afterwards"
+                )
 
     def delete(self, rows: ChangesIn, *, transaction: str | None = None, time: Moment | None = None) -> Appended:
         """Append deletes: whole rows, or their keys only."""

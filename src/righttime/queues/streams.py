@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from righttime.changes.durations import Duration
-from righttime.errors import WarehouseClosed
+from righttime.errors import LogFull, WarehouseClosed
 from righttime.errors.flows import BadStream, StreamExists, StreamTime, UnknownStream
 from righttime.queues.commits import share_of
 from righttime.queues.declared import Appended, ChangesIn, OnBad, StreamCut, StreamSchema, StreamStatus, Times, declare_stream
@@ -124,14 +124,21 @@ class Streams:
         return take_in(schema, stream.encoder, changes, faults_max=self._settings.stream_dead_letters_max if schema.on_bad == "dead_letter" else 1)
 
     def _take(self, givens: list[Given], *, transaction: str | None, time_us: int | None, replayed: Sequence[int] = ()) -> Appended:
-        with self._feed.lock:
-            self._check_open()
-            works = [self._work(given, transaction, time_us, replayed) for given in givens]
-            appended = self._write(works, transaction, time_us)
+        try:
+            appended = self._take_once(givens, transaction, time_us, replayed)
+        except LogFull:
+            self._feed.keep_up()  # what is sealed makes room
+            appended = self._take_once(givens, transaction, time_us, replayed)
         if appended.rows:
             self._tell(tuple(appended.numbers), appended.time_us, appended.rows)
         self._feed.keep_up()
         return appended
+
+    def _take_once(self, givens: list[Given], transaction: str | None, time_us: int | None, replayed: Sequence[int]) -> Appended:
+        with self._feed.lock:
+            self._check_open()
+            works = [self._work(given, transaction, time_us, replayed) for given in givens]
+            return self._write(works, transaction, time_us)
 
     def _work(self, given: Given, transaction: str | None, time_us: int | None, replayed: Sequence[int]) -> Work:
         stream = self._stream(given.schema.name)
@@ -196,6 +203,7 @@ class Streams:
             if stream.watermark_us is not None and time_us <= stream.watermark_us:
                 return
             self._feed.beat([stream], time_us)
+        self._feed.keep_up()
         self._tell((stream.schema.name,), time_us, 0)
 
     def _tell(self, names: Sequence[str], time_us: int, rows: int) -> None:
