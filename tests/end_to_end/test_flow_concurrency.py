@@ -1,5 +1,6 @@
 """A feeder and twenty-one streams of queries on one flow: each answer is the recomputation at its receipt's cut."""
 
+import os
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +15,12 @@ from righttime.testing.reference.checker import Begun, Committed, violations
 from tests.support.flow_shop import Customers, Sales, expected_sales, open_shop, sales_flow, sales_of
 
 QUERY_STREAMS = 21
-QUERIES = 1_000
+QUERIES = int(os.environ.get("RIGHTTIME_FLOW_QUERIES", "420"))  # `RIGHTTIME_FLOW_QUERIES=1000` for the long run
 SEED = 4
 
 
 @pytest.mark.timeout(900)
-def test_a_thousand_answers_are_what_their_receipts_say(tmp_path: Path) -> None:
+def test_hundreds_of_answers_are_what_their_receipts_say(tmp_path: Path) -> None:
     """Strict queries and tolerant ones, a background threshold, storing in between; nothing later than the cut, and nothing earlier missing."""
     with open_shop(tmp_path / "wh", background_rows=200, queries_max=QUERY_STREAMS) as wh, wh.run(sales_flow()) as running:
         log = _journal(wh)

@@ -1,5 +1,9 @@
-"""Processes that feed streams, killed with SIGKILL: acknowledged appends are there, none is there half, and feeding goes on."""
+"""Processes that feed streams, killed with SIGKILL: acknowledged appends are there, none is there half, and feeding goes on.
 
+`RIGHTTIME_STREAM_SEEDS=10` runs ten seeds of each; three by default.
+"""
+
+import os
 from pathlib import Path
 from random import Random
 
@@ -11,6 +15,7 @@ from tests.support.stream_work import TRANSACTIONS, judge_streams
 
 POINTS = [point for point in CrashPoint if point.startswith(("feed.", "segment."))]
 LIVES_MAX = 40
+SEEDS = int(os.environ.get("RIGHTTIME_STREAM_SEEDS", "3"))
 
 
 def live_and_die(place: Path, zygote: Zygote, seed: int, victims: list[dict[str, object]]) -> int:
@@ -29,7 +34,7 @@ def live_and_die(place: Path, zygote: Zygote, seed: int, victims: list[dict[str,
     return killed
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("point", POINTS)
 def test_a_kill_at_a_named_step_loses_doubles_and_halves_nothing(crash_place: Path, zygote: Zygote, point: CrashPoint, seed: int) -> None:
     """One or two lives end at the step, each after some arrivals; every row, number and dead letter is that of the acknowledged transactions, or one more."""
@@ -39,7 +44,7 @@ def test_a_kill_at_a_named_step_loses_doubles_and_halves_nothing(crash_place: Pa
     assert live_and_die(crash_place, zygote, seed, ways) == len(ways)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_kill_at_any_file_operation_loses_doubles_and_halves_nothing(crash_place: Path, zygote: Zygote, seed: int) -> None:
     """The same at whatever the process was about to do to a file, also while it was recovering from the kill before."""
     dice = Random(seed)
@@ -47,7 +52,7 @@ def test_a_kill_at_any_file_operation_loses_doubles_and_halves_nothing(crash_pla
     assert live_and_die(crash_place, zygote, seed, ways) >= 1
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_kill_at_any_time_loses_doubles_and_halves_nothing(crash_place: Path, zygote: Zygote, seed: int) -> None:
     """The same at any moment."""
     dice = Random(seed)

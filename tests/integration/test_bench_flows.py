@@ -7,10 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import flows, flows_batches, flows_delay, flows_scheduling, svg
+from benchmarks import flows, flows_batches, flows_scheduling, svg
 from benchmarks.flows_data import SIZES, ShopData
 from benchmarks.flows_shop import NEVER, Shop, open_shop, sums
-from benchmarks.flows_streams import serve
 from benchmarks.flows_templates import TEMPLATES
 
 if TYPE_CHECKING:
@@ -53,19 +52,6 @@ def test_a_wrong_answer_is_noticed() -> None:
 def test_rows_are_loaded_in_jobs_and_each_job_is_right(shop: Shop) -> None:
     """X1: a job for each transaction; the target is compared at its end and at the ends of jobs."""
     assert flows._feed(shop, flows.OURS, shop.shop.transactions(4, purchases=8)) > 0
-
-
-def test_every_answer_of_a_stream_of_queries_is_right(shop: Shop) -> None:
-    """X2: queries on demand are neither wrong nor stale, whatever is fed meanwhile."""
-    seen = serve(shop, "on_demand", threads=2, queries_each=2, purchases=6, each=1)
-    assert (len(seen.asked), seen.wrong, seen.stale) == (4, 0, 0)
-    assert all(0 <= one.waited_s <= one.latency_s for one in seen.asked)
-
-
-def test_the_delay_of_a_query_is_measured_on_a_right_answer(shop: Shop) -> None:
-    """A query takes exactly the changes that wait."""
-    with shop.running("on_demand"):
-        assert flows_delay._delay_s(shop, 14) > 0
 
 
 def test_the_rival_makes_the_same_target(spark_owner: "SparkOwner", tmp_path: Path) -> None:
