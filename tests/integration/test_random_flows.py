@@ -1,6 +1,7 @@
 """The law of flows: any flow of up to five operators, any history, any jobs in any drains, gives at every job what recomputing from nothing gives."""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +19,7 @@ from righttime.testing.reference.recompute import recompute
 from tests.support.flows import Bench, dead_letters
 
 LAW = settings(
-    max_examples=3,
+    max_examples=int(os.environ.get("RIGHTTIME_FLOW_EXAMPLES", "1")),
     deadline=None,
     database=None,
     phases=[Phase.explicit, Phase.generate],  # shrinking with Spark takes minutes

@@ -19,7 +19,7 @@ from tests.support.signed_histories import Changes, Drains, Row, Runner, compare
 
 JOBS = 5
 LAW = settings(
-    max_examples=5,
+    max_examples=3,
     deadline=None,
     database=None,
     phases=[Phase.explicit, Phase.generate],  # shrinking with Spark takes minutes
