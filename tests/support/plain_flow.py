@@ -76,6 +76,9 @@ class PlainDrained:
     def __init__(self, lines: dict[int, dict[str, pa.Table]]) -> None:
         self._lines = lines
 
+    def unmet(self, number: int) -> dict[str, int]:
+        return {}
+
     def of_job(self, number: int, *, every: bool = False) -> dict[str, pa.Table]:
         return {table: lines for table, lines in self._lines.get(number, {}).items() if lines.num_rows}
 

@@ -75,6 +75,10 @@ class Drained:
         self._letters = letters
         self._empty = empty
 
+    def unmet(self, number: int) -> dict[str, int]:
+        """Return how many rows of a job did not meet each expectation."""
+        return {each.name: each.rows for each in self.result.expectations if each.job == number}
+
     def of_job(self, number: int, *, every: bool = False) -> dict[str, pa.Table]:
         """Return the lines of each target that the job changes; with `every`, of the others too."""
         chosen = {table: lines.filter(pc.equal(lines["_job"], number)) for table, lines in self.result.targets.items()}

@@ -32,6 +32,7 @@ class FlowJob:
     marks: dict[str, float] = field(default_factory=dict)
     rows_out: int = 0
     jobs_in_drain: int = 0
+    unmet: dict[str, int] = field(default_factory=dict)
 
     @property
     def rows_in(self) -> int:
@@ -40,7 +41,10 @@ class FlowJob:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """A published job as the status shows it: seconds it waited to be prepared, to be computed, and was computed and published."""
+    """A published job as the status shows it: seconds it waited to be prepared, to be computed, and was computed and published.
+
+    `unmet` counts the rows that did not meet each expectation.
+    """
 
     number: int
     kind: JobKind
@@ -49,6 +53,7 @@ class JobReport:
     rows_out: int
     jobs_in_drain: int
     seconds: Mapping[str, float]
+    unmet: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,7 @@ def report(job: FlowJob) -> JobReport:
     names = ("cut", "prepared", "started", "computed", "published")
     marks = [job.marks.get(name, 0.0) for name in names]
     spans = {f"{name}_s": round(later - earlier, 6) for name, earlier, later in zip(("prepare", "wait", "compute", "publish"), marks, marks[1:], strict=False)}
-    return JobReport(job.number, job.kind, job.horizon_us, job.rows_in, job.rows_out, job.jobs_in_drain, spans)
+    return JobReport(job.number, job.kind, job.horizon_us, job.rows_in, job.rows_out, job.jobs_in_drain, spans, job.unmet)
 
 
 def fused(jobs: Sequence[FlowJob], *, rows_max: int, jobs_max: int) -> int:

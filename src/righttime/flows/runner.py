@@ -42,6 +42,7 @@ class Drained(Protocol):
     """What a drain made: for each target its signed rows, job by job."""
 
     def of_job(self, number: int, *, every: bool = False) -> dict[str, pa.Table]: ...
+    def unmet(self, number: int) -> dict[str, int]: ...
 
 
 class Engine(Protocol):
@@ -282,6 +283,7 @@ class FlowRunner:
         reach(CrashPoint.JOB_PUBLISHED)
         discard(job)
         job.rows_out = sum(part.rows for parts in content.values() for part in parts)
+        job.unmet = drained.unmet(job.number)
         job.marks["published"] = catalyst.clock.monotonic_s()
         with self._changed:
             self._chain.committed(job.number)
@@ -315,6 +317,9 @@ class FlowRunner:
 
 class _Nothing:
     def of_job(self, number: int, *, every: bool = False) -> dict[str, pa.Table]:
+        return {}
+
+    def unmet(self, number: int) -> dict[str, int]:
         return {}
 
 
