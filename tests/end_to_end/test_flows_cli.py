@@ -25,8 +25,9 @@ TOTALS = "SELECT sum(qty) AS qty, sum(amount) AS amount, sum(lines) AS lines FRO
 
 
 @pytest.fixture
-def terminal(capsys: pytest.CaptureFixture[str], spark_owner: SparkOwner) -> Terminal:
-    """A terminal whose commands find Spark running."""
+def terminal(capsys: pytest.CaptureFixture[str], spark_owner: SparkOwner, monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """A wide terminal whose commands find Spark running."""
+    monkeypatch.setenv("COLUMNS", "240")
     spark_owner.session()
     return Terminal(capsys)
 

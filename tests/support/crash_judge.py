@@ -260,6 +260,7 @@ class Judge:
             "spill",
             "tables",
             "producers.json",
+            "streams",
         }
         assert not [*(self.folder / "log").iterdir()], "everything is stored, and the log is not empty"
 
