@@ -124,3 +124,17 @@ def _run(jobs: list[Callable[[], None]], failures: list[BaseException]) -> None:
     for thread in threads:
         thread.join(120)
     assert not any(thread.is_alive() for thread in threads)
+
+
+def test_what_another_has_not_committed_does_not_keep_a_table_from_being_stored(tmp_path: Path) -> None:
+    """An open transaction of one loader has changed a row that another stores directly; the change comes after it, and meets it."""
+    with rt.open(tmp_path / "wh") as wh:
+        wh.create_table("z", "k INT, v INT", keys=["k"], in_memory=False)
+        stored, changing = wh.producer(name="stored"), wh.producer(name="changing")
+        stored.insert_many("z", [(1, 1), (2, 2)])
+        changing.update("z", set={"v": 5}, where={"k": 1})
+        changing._stage(changing._transaction()[0])  # as its own query does
+        stored.commit()
+        assert sorted(wh.read("z").rows()) == [(1, 1), (2, 2)]
+        changing.commit()
+        assert sorted(wh.read("z").rows()) == [(1, 5), (2, 2)]

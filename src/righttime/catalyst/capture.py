@@ -65,7 +65,8 @@ def capture(catalyst: Catalyst, *, own: Link | None, stored_tables: Collection[s
     Tables with operations are stored up to a time in `cuts`, at which these are settled; one that is not there raises `Overtaken`.
     """
     with catalyst.lock:
-        if any(name not in cuts and catalyst.tables[name].has_operations for name in stored_tables):
+        source = own.source if own is not None else None
+        if any(name not in cuts and catalyst.tables[name].must_settle(source) for name in stored_tables):
             raise Overtaken
         if any(catalyst.unsettled(name, cut_us) for name, cut_us in cuts.items()):
             raise Overtaken  # a query has found stored rows elsewhere, and settling begins anew

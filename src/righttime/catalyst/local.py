@@ -85,7 +85,7 @@ class LocalSession:
         self._catalyst.stage(self.link, flushes, content)
 
     def commit_durably(self, bypass: Mapping[str, Bypass], *, store: bool, batch_id: str | None) -> Published:
-        if not any(extra.adopted is None and self._catalyst.table(table).has_operations for table, extra in bypass.items()):
+        if not any(extra.adopted is None and self._catalyst.table(table).must_settle(self.source) for table, extra in bypass.items()):
             return self._commit_durably(bypass, store=store, batch_id=batch_id)
         # Rows that go straight into a table come after its operations, and these after what others hold back: nobody begins to hold back meanwhile.
         with self._catalyst.gated(list(self._catalyst.tables)):
@@ -96,7 +96,7 @@ class LocalSession:
         wanted = self._unstored() if store else self._without_memory()
         # Tables with operations are only logged here and stored in a second step, whose outcome depends on when this commit was made; so are tapped
         # ones, whose streams have to get the rows first.
-        tables = {table for table in wanted if not self._catalyst.tables[table].has_operations and table not in self._catalyst.tapped}
+        tables = {table for table in wanted if not self._catalyst.tables[table].must_settle(self.source) and table not in self._catalyst.tapped}
         kind = "materialize" if store else "bypass" if bypass else "log"
         with self._with.settler.checking(self.link, wait_s=self._with.settings.wait_s) as confirm:
             try:

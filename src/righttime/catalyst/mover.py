@@ -162,7 +162,8 @@ class Mover:
     ) -> Published:
         tables = set(tables) - self._adopted_under_operations(bypass)
         loaded = {table for table, extra in bypass.items() if extra.adopted is None}
-        if any(self._catalyst.table(table).has_operations for table in loaded):
+        source = own.source if own is not None else None
+        if any(self._catalyst.table(table).must_settle(source) for table in loaded):
             # Rows that are stored carry no commit time, so what was ordered before them has to be done before them.
             self._try(None, loaded, {}, None, "materialize", Declared(), None)
         cuts = self._settled(tables - loaded, guarded=own is None)
@@ -204,7 +205,7 @@ class Mover:
             for table in tables:
                 waiting = [each.cut_us for each in catalyst.admissions if table in each.tables and each.cut_us is not None] if guarded else []
                 waiting += [catalyst.tapped[table]] if table in catalyst.tapped else []
-                if waiting or catalyst.table(table).has_operations:
+                if waiting or catalyst.table(table).must_settle():
                     cuts[table] = min([self._complete_us(table, now_us), *waiting])
         for table, cut_us in cuts.items():
             self._settler.settle([table], cut_us)
@@ -307,7 +308,8 @@ class Mover:
         """Rows of the commit under way must not be stored before operations that were committed before them."""
         for table in step.tables:
             adopted = step.bypass.get(table, Bypass()).adopted is not None
-            if table not in step.seen.cuts and not adopted and self._catalyst.tables[table].has_operations:
+            own = step.own.source if step.own is not None else None
+            if table not in step.seen.cuts and not adopted and self._catalyst.tables[table].must_settle(own):
                 raise Overtaken
 
     def _state(self, step: _Step, *, commit: Commit | None, time_us: int) -> State:

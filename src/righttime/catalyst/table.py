@@ -264,6 +264,13 @@ class MemoryTable:
         """Whether there are operations that the warehouse table does not contain."""
         return any(lane.operations for lane in self.lanes.values())
 
+    def must_settle(self, own: str | None = None) -> bool:
+        """Tell whether storing has to settle operations first: committed ones, or those of the source `own`, which are about to be.
+
+        What others have not committed comes after whatever is stored now.
+        """
+        return any(lane.operations and (lane.source == own or lane.operations[0].first_id <= lane.times.committed_id) for lane in self.lanes.values())
+
     def reset_versions(self, row_id: int) -> None:
         """Forget all settled versions and ends: those up to now are stored, later ones are settled again; no id up to `row_id` is used twice."""
         if VERSIONS in self.lanes:
