@@ -6,14 +6,10 @@ Promise: handles of one folder in one process share one engine; closing a handle
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from collections.abc import Callable, Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from types import TracebackType
 from typing import Any, cast
-
-import pyarrow as pa
 
 from righttime.catalyst.messages import Adopted, Bypass
 from righttime.catalyst.mover import Declared
@@ -23,7 +19,7 @@ from righttime.catalyst.producer import Producer
 from righttime.changes.clock import Clock, SystemClock
 from righttime.changes.durations import Duration, duration_us
 from righttime.changes.schema import TableSchema, declare_table
-from righttime.errors import BadSetting, BadTable, NotAWarehouse, ReceiptForged, ReceiptUnknown, TableExists, UnknownTable, WarehouseClosed
+from righttime.errors import BadSetting, BadTable, NotAWarehouse, ReceiptUnknown, TableExists, UnknownTable, WarehouseClosed
 from righttime.flight.group import GroupWarehouse, open_service
 from righttime.flight.warehouse import RemoteWarehouse, is_service
 from righttime.flows.face import FlowMethods
@@ -34,8 +30,10 @@ from righttime.ledger.sqlite import Loss
 from righttime.query import dbapi
 from righttime.query.answer import Answer
 from righttime.query.consumer import Consumer
+from righttime.query.face import Handle
 from righttime.query.postgres_queries import PostgresQueries
 from righttime.query.statement import read_statement, split_currency
+from righttime.query.verify import refuse_no_receipt
 from righttime.reading import ReadingEngine, Superseded
 from righttime.service import Engine, acquire_engine, release_engine
 from righttime.settings import load_settings
@@ -90,7 +88,7 @@ def _folder(path: PathText) -> Path:
     return folder
 
 
-class Warehouse(FlowMethods):
+class Warehouse(Handle, FlowMethods):
     """An open warehouse. Safe to use from any thread; close it, or use it in a `with` block."""
 
     def __init__(self, engine: Engine | ReadingEngine) -> None:
@@ -102,29 +100,16 @@ class Warehouse(FlowMethods):
 
     # -- declarations ------------------------------------------------------------------------------------------------
 
-    def create_table(
-        self,
-        name: str,
-        columns: str | pa.Schema,
-        *,
-        keys: Iterable[str] = (),
-        partition_by: Iterable[str] = (),
-        comment: str | None = None,
-        in_memory: bool = True,
-        unique: bool = False,
-        if_not_exists: bool = False,
-    ) -> TableSchema:
-        """Declare a table: columns as Spark DDL or a pyarrow schema. With `in_memory=False` its rows go straight to the warehouse at commit.
+    def _refuse_reader(self, action: str) -> None:
+        self._writer(action)
 
-        With `unique=True` a commit that would leave two rows with one key fails with `KeyTaken`; each commit then looks its keys up.
-        """
+    def _declare(self, schema: TableSchema, *, if_not_exists: bool) -> TableSchema:
         engine = self._writer("create a table")
-        schema = declare_table(name, columns, keys=keys, partition_by=partition_by, comment=comment, in_memory=in_memory, unique=unique)
         with engine.declarations:
             known = engine.schemas.get(schema.name)
             if known is not None and if_not_exists:
                 if known != schema:
-                    raise BadTable(table=name, reason=f"it exists with other columns or options: {known.ddl()}")
+                    raise BadTable(table=schema.name, reason=f"it exists with other columns or options: {known.ddl()}")
                 return known
             _refuse_taken(engine, schema.name)
             engine.declare(schema)
@@ -213,36 +198,6 @@ class Warehouse(FlowMethods):
 
     # -- queries -----------------------------------------------------------------------------------------------------
 
-    def sql(
-        self,
-        query: str,
-        *,
-        freshness: Duration | None = None,
-        wait: Duration | None = None,
-        on_late: str = "error",
-        as_of: datetime | int | None = None,
-        parameters: Sequence[Any] | None = None,
-    ) -> Answer:
-        """Answer a SELECT on one state no staler than `freshness`; "0s", the default, means everything committed before now.
-
-        Waits at most `wait` for lazy producers, then raises `FreshnessUnavailable`, or with `on_late="answer"` gives the stale answer and says so
-        in the receipt. `as_of` asks for the exact cut at a time instead. `CURRENCY BOUND 10 MIN` at the end of the text is the same as `freshness`.
-        """
-        return self._ask(lambda consumer: consumer.sql(query, freshness=freshness, wait=wait, on_late=on_late, as_of=as_of, parameters=parameters or ()))
-
-    def read(
-        self,
-        table: str,
-        *,
-        columns: Sequence[str] | None = None,
-        freshness: Duration | None = None,
-        wait: Duration | None = None,
-        on_late: str = "error",
-        as_of: datetime | int | None = None,
-    ) -> Answer:
-        """Answer with a whole table under the same contract as `sql`, without Spark."""
-        return self._ask(lambda consumer: consumer.read(table, columns=columns, freshness=freshness, wait=wait, on_late=on_late, as_of=as_of))
-
     def _ask(self, question: Callable[[Consumer], Answer]) -> Answer:
         while True:
             with self._engine.reading() as parts:
@@ -271,8 +226,7 @@ class Warehouse(FlowMethods):
     def verify(self, receipt: Receipt | str) -> Verification:
         """Verify a receipt that somebody handed over, as an object or as JSON; a changed one raises `ReceiptForged`."""
         with self._engine.reading() as parts:
-            if not isinstance(receipt, Receipt | str):
-                raise ReceiptForged(receipt=repr(receipt)[:80], reason="it is no receipt")
+            refuse_no_receipt(receipt)
             return parts.verifier.verify(Receipt.from_json(receipt) if isinstance(receipt, str) else receipt)
 
     def _flows(self, what: str) -> Flows:
@@ -342,12 +296,6 @@ class Warehouse(FlowMethods):
             else:
                 release_engine(engine)
             self._shared = None
-
-    def __enter__(self) -> "Warehouse":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Warehouse {self._name}{' (closed)' if self._shared is None else ''}>"

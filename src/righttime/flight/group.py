@@ -7,38 +7,34 @@ Promise: same methods and signatures as `righttime.Warehouse`; each answer is on
 
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 from typing import Any
-
-import pyarrow as pa
 
 from righttime.catalyst.policies import Immediate, Policy
 from righttime.catalyst.port import checked_source
 from righttime.changes.clock import Clock, SystemClock
 from righttime.changes.durations import Duration
 from righttime.changes.schema import TableSchema, declare_table
-from righttime.errors import BadSource, NotAWarehouse, ReceiptForged, ReceiptUnknown, ServiceUnreachable, TableExists, WarehouseClosed
+from righttime.errors import BadSource, NotAWarehouse, ReceiptUnknown, ServiceUnreachable, TableExists, WarehouseClosed
 from righttime.flight.access import Bearer
 from righttime.flight.group_loading import GroupProducer
 from righttime.flight.group_members import GroupClock, GroupTables, GroupViews, Member, Members, together
 from righttime.flight.group_reading import GroupSnapshots
 from righttime.flight.group_receipts import address_in, is_part
 from righttime.flight.group_verify import verify_whole
+from righttime.flight.handle import ServiceHandle
 from righttime.flight.reading import RemoteConsumer
 from righttime.flight.transport import SCHEME, Target
 from righttime.flight.warehouse import RemoteWarehouse, open_remote
-from righttime.flows.face import NoFlows
 from righttime.ledger.receipts import Receipt, Verification
 from righttime.ledger.sqlite import Loss
 from righttime.pipeline.spark import SparkOwner
-from righttime.query.answer import Answer
 from righttime.query.statement import read_statement
+from righttime.query.verify import refuse_no_receipt
 from righttime.settings import Settings, load_settings
 from righttime.status import Status
 from righttime.warehouse.store import Collected
@@ -67,8 +63,11 @@ def open_service(
     return GroupWarehouse(targets, Bearer.given(token, token_file), settings=load_settings(**settings), clock=clock or SystemClock())
 
 
-class GroupWarehouse(NoFlows):
-    """A warehouse over several services. Safe to use from any thread; close it, or use it in a `with` block."""
+class GroupWarehouse(ServiceHandle):
+    """A warehouse over several services. Safe to use from any thread; close it, or use it in a `with` block.
+
+    A new table goes to the catalyst with the fewest tables; that one owns it from then on.
+    """
 
     def __init__(self, targets: Sequence[Target], bearer: Bearer, *, settings: Settings, clock: Clock) -> None:
         self._path = f"{SCHEME}://{','.join(str(target).partition('://')[2] for target in targets)}"
@@ -86,32 +85,10 @@ class GroupWarehouse(NoFlows):
 
     # -- declarations ------------------------------------------------------------------------------------------------
 
-    def create_table(
-        self,
-        name: str,
-        columns: str | pa.Schema,
-        *,
-        keys: Iterable[str] = (),
-        partition_by: Iterable[str] = (),
-        comment: str | None = None,
-        in_memory: bool = True,
-        unique: bool = False,
-        if_not_exists: bool = False,
-    ) -> TableSchema:
-        """Declare a table, at the catalyst with the fewest tables; that one owns it from then on. See `Warehouse.create_table`."""
-        keys, partition_by = list(keys), list(partition_by)
-        checked = declare_table(name, columns, keys=keys, partition_by=partition_by, comment=comment, in_memory=in_memory, unique=unique).name
-        with self._claimed(checked):
-            return self._place_for(checked).warehouse.create_table(
-                name,
-                columns,
-                keys=keys,
-                partition_by=partition_by,
-                comment=comment,
-                in_memory=in_memory,
-                unique=unique,
-                if_not_exists=if_not_exists,
-            )
+    def _declare(self, schema: TableSchema, *, if_not_exists: bool) -> TableSchema:
+        """Make a new table known at the catalyst with the fewest tables; that one owns it from then on."""
+        with self._claimed(schema.name):
+            return self._place_for(schema.name).warehouse._declare(schema, if_not_exists=if_not_exists)
 
     def _place_for(self, name: str) -> Member:
         """Return the catalyst that has a table, or that is to get it."""
@@ -186,34 +163,6 @@ class GroupWarehouse(NoFlows):
         self._clock.doubt(owner)  # its commit has a time that nobody tells us
         return owner.warehouse.adopt(table)
 
-    # -- queries -----------------------------------------------------------------------------------------------------
-
-    def sql(
-        self,
-        query: str,
-        *,
-        freshness: Duration | None = None,
-        wait: Duration | None = None,
-        on_late: str = "error",
-        as_of: datetime | int | None = None,
-        parameters: Sequence[Any] | None = None,
-    ) -> Answer:
-        """Answer a SELECT on one state of all catalysts whose tables it names, no staler than `freshness`; see `Warehouse.sql` for the contract."""
-        return self._reading.sql(query, freshness=freshness, wait=wait, on_late=on_late, as_of=as_of, parameters=parameters or ())
-
-    def read(
-        self,
-        table: str,
-        *,
-        columns: Sequence[str] | None = None,
-        freshness: Duration | None = None,
-        wait: Duration | None = None,
-        on_late: str = "error",
-        as_of: datetime | int | None = None,
-    ) -> Answer:
-        """Answer with a whole table under the same contract as `sql`, without Spark."""
-        return self._reading.read(table, columns=columns, freshness=freshness, wait=wait, on_late=on_late, as_of=as_of)
-
     # -- receipts ----------------------------------------------------------------------------------------------------
 
     def receipt(self, receipt_id: str) -> Receipt:
@@ -233,8 +182,7 @@ class GroupWarehouse(NoFlows):
 
     def verify(self, receipt: Receipt | str) -> Verification:
         """Verify a receipt that somebody handed over, as an object or as JSON; a changed one raises `ReceiptForged`. Every catalyst checks its part."""
-        if not isinstance(receipt, Receipt | str):
-            raise ReceiptForged(receipt=repr(receipt)[:80], reason="it is no receipt")
+        refuse_no_receipt(receipt)
         return verify_whole(self._members, Receipt.from_json(receipt) if isinstance(receipt, str) else receipt)
 
     # -- care --------------------------------------------------------------------------------------------------------
@@ -273,22 +221,8 @@ class GroupWarehouse(NoFlows):
         return self._path
 
     @property
-    def spark(self) -> Any:
-        """The Spark session that queries run in, started now if need be."""
-        if self._open_members is None:
-            raise WarehouseClosed(path=self._path)
-        return self._spark.session()
-
-    @property
-    def read_only(self) -> bool:
-        """Whether this handle only reads; what a token allows is the services' to say."""
-        return False
-
-    @property
-    def _reading(self) -> RemoteConsumer:
-        if self._open_members is None:
-            raise WarehouseClosed(path=self._path)
-        return self._consumer
+    def _is_closed(self) -> bool:
+        return self._open_members is None
 
     @property
     def _members(self) -> Members:
@@ -309,15 +243,6 @@ class GroupWarehouse(NoFlows):
                 self._open_members = None
                 members.close()
                 self._spark.stop()
-
-    def __enter__(self) -> "GroupWarehouse":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<GroupWarehouse {self._path}{' (closed)' if self._open_members is None else ''}>"
 
 
 def _materializing(member: Member, names: Sequence[str], wait: Duration | None) -> Callable[[], int]:

@@ -7,24 +7,21 @@ Promise: same methods, same signatures, same errors as `righttime.Warehouse`; qu
 
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 from typing import Any
-
-import pyarrow as pa
 
 from righttime.catalyst.policies import Immediate, Policy
 from righttime.catalyst.port import Port, anything_goes, checked_source
 from righttime.catalyst.producer import Producer
 from righttime.changes.clock import Clock, SystemClock
 from righttime.changes.durations import Duration, duration_us
-from righttime.changes.schema import TableSchema, declare_table
-from righttime.errors import BadMessage, NotAWarehouse, ReceiptForged, RightTimeError, UnknownTable, WarehouseClosed
+from righttime.changes.schema import TableSchema
+from righttime.errors import BadMessage, NotAWarehouse, RightTimeError, UnknownTable, WarehouseClosed
 from righttime.flight.access import Bearer
 from righttime.flight.frames import Message
+from righttime.flight.handle import ServiceHandle
 from righttime.flight.reading import Places, RemoteConsumer, RemoteSnapshots
 from righttime.flight.records import collected_of, explanation_of, losses_of, status_of_record, verification_of
 from righttime.flight.renewals import Renewals
@@ -32,12 +29,11 @@ from righttime.flight.session import RemoteSession
 from righttime.flight.staging import Staging
 from righttime.flight.transport import SCHEME, Target, Transport
 from righttime.flows.explain import Explanation
-from righttime.flows.face import NoFlows
 from righttime.flows.jobs import FlowStatus
 from righttime.ledger.receipts import Receipt, Verification
 from righttime.ledger.sqlite import Loss
 from righttime.pipeline.spark import SparkOwner
-from righttime.query.answer import Answer
+from righttime.query.verify import refuse_no_receipt
 from righttime.settings import Settings, load_settings
 from righttime.status import Status
 from righttime.warehouse.postgres_types import check_storable
@@ -95,7 +91,7 @@ class Catalog(Mapping[str, Any]):
         return len(self.refresh())
 
 
-class RemoteWarehouse(NoFlows):
+class RemoteWarehouse(ServiceHandle):
     """A warehouse behind a service. Safe to use from any thread; close it, or use it in a `with` block."""
 
     def __init__(self, target: Target, bearer: Bearer, *, settings: Settings, clock: Clock) -> None:
@@ -152,23 +148,7 @@ class RemoteWarehouse(NoFlows):
 
     # -- declarations ------------------------------------------------------------------------------------------------
 
-    def create_table(
-        self,
-        name: str,
-        columns: str | pa.Schema,
-        *,
-        keys: Iterable[str] = (),
-        partition_by: Iterable[str] = (),
-        comment: str | None = None,
-        in_memory: bool = True,
-        unique: bool = False,
-        if_not_exists: bool = False,
-    ) -> TableSchema:
-        """Declare a table: columns as Spark DDL or a pyarrow schema. With `in_memory=False` its rows go straight to the warehouse at commit.
-
-        With `unique=True` a commit that would leave two rows with one key fails with `KeyTaken`; each commit then looks its keys up.
-        """
-        schema = declare_table(name, columns, keys=keys, partition_by=partition_by, comment=comment, in_memory=in_memory, unique=unique)
+    def _declare(self, schema: TableSchema, *, if_not_exists: bool) -> TableSchema:
         header = {
             "name": schema.name,
             "columns": "",
@@ -222,37 +202,6 @@ class RemoteWarehouse(NoFlows):
         """Take over what another Delta writer did to a table, or a table that the service's database has already; return the state."""
         return self._once("adopt", {"table": str(table)}).number("state")
 
-    # -- queries -----------------------------------------------------------------------------------------------------
-
-    def sql(
-        self,
-        query: str,
-        *,
-        freshness: Duration | None = None,
-        wait: Duration | None = None,
-        on_late: str = "error",
-        as_of: datetime | int | None = None,
-        parameters: Sequence[Any] | None = None,
-    ) -> Answer:
-        """Answer a SELECT on one state no staler than `freshness`; "0s", the default, means everything committed before now.
-
-        The query runs in this process's Spark; see `Warehouse.sql` for the contract.
-        """
-        return self._reading.sql(query, freshness=freshness, wait=wait, on_late=on_late, as_of=as_of, parameters=parameters or ())
-
-    def read(
-        self,
-        table: str,
-        *,
-        columns: Sequence[str] | None = None,
-        freshness: Duration | None = None,
-        wait: Duration | None = None,
-        on_late: str = "error",
-        as_of: datetime | int | None = None,
-    ) -> Answer:
-        """Answer with a whole table under the same contract as `sql`, without Spark."""
-        return self._reading.read(table, columns=columns, freshness=freshness, wait=wait, on_late=on_late, as_of=as_of)
-
     # -- receipts ----------------------------------------------------------------------------------------------------
 
     def receipt(self, receipt_id: str) -> Receipt:
@@ -266,8 +215,7 @@ class RemoteWarehouse(NoFlows):
 
     def verify(self, receipt: Receipt | str) -> Verification:
         """Verify a receipt that somebody handed over, as an object or as JSON; a changed one raises `ReceiptForged`. The service does it."""
-        if not isinstance(receipt, Receipt | str):
-            raise ReceiptForged(receipt=repr(receipt)[:80], reason="it is no receipt")
+        refuse_no_receipt(receipt)
         text = receipt if isinstance(receipt, str) else receipt.to_json()
         return verification_of(self._transport.call("verify", {"receipt": text}).header.get("verification"))
 
@@ -300,22 +248,8 @@ class RemoteWarehouse(NoFlows):
         return str(self._target)
 
     @property
-    def spark(self) -> Any:
-        """The Spark session that queries run in, started now if need be."""
-        if self._open_transport is None:
-            raise WarehouseClosed(path=str(self._target))
-        return self._spark.session()
-
-    @property
-    def read_only(self) -> bool:
-        """Whether this handle only reads; what a token allows is the service's to say."""
-        return False
-
-    @property
-    def _reading(self) -> RemoteConsumer:
-        if self._open_transport is None:
-            raise WarehouseClosed(path=str(self._target))
-        return self._consumer
+    def _is_closed(self) -> bool:
+        return self._open_transport is None
 
     @property
     def _transport(self) -> Transport:
@@ -352,15 +286,6 @@ class RemoteWarehouse(NoFlows):
                 failed = failed or error
         if failed is not None:
             raise failed
-
-    def __enter__(self) -> "RemoteWarehouse":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<RemoteWarehouse {self._target}{' (closed)' if self._open_transport is None else ''}>"
 
 
 def _agreed(settings: Settings, hello: Message) -> Settings:

@@ -118,3 +118,9 @@ class Verifier:
             if known is not None and known.number == cut.last_inside.number and known.time_us != cut.last_inside.time_us:
                 return f"commit {known.number} of {cut.source} was made at another time"
         return None
+
+
+def refuse_no_receipt(receipt: object) -> None:
+    """Raise `ReceiptForged` for what is neither a receipt nor the text of one."""
+    if not isinstance(receipt, Receipt | str):
+        raise ReceiptForged(receipt=repr(receipt)[:80], reason="it is no receipt")

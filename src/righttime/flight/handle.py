@@ -1,0 +1,60 @@
+"""Handles of warehouses that services have: what they do the same way for one service and for several.
+
+In: queries of users.
+Out: answers, made in this process's Spark.
+Promise: a handle that is closed says so, whatever is asked of it.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from righttime.errors import WarehouseClosed
+from righttime.flight.reading import RemoteConsumer
+from righttime.flows.face import NoFlows
+from righttime.pipeline.spark import SparkOwner
+from righttime.query.answer import Answer
+from righttime.query.consumer import Consumer
+from righttime.query.face import Handle
+
+
+class ServiceHandle(Handle, NoFlows):
+    """A warehouse that is open elsewhere; those that make one give it a consumer and a Spark of its own."""
+
+    _consumer: RemoteConsumer
+    _spark: SparkOwner
+
+    @property
+    @abstractmethod
+    def path(self) -> str:
+        """Where the warehouse is."""
+
+    @property
+    def spark(self) -> Any:
+        """The Spark session that queries run in, started now if need be."""
+        self._refuse_closed()
+        return self._spark.session()
+
+    @property
+    def read_only(self) -> bool:
+        """Whether this handle only reads; what a token allows is the service's to say."""
+        return False
+
+    @property
+    @abstractmethod
+    def _is_closed(self) -> bool: ...
+
+    def _refuse_closed(self) -> None:
+        if self._is_closed:
+            raise WarehouseClosed(path=self.path)
+
+    @property
+    def _reading(self) -> RemoteConsumer:
+        self._refuse_closed()
+        return self._consumer
+
+    def _ask(self, question: Callable[[Consumer], Answer]) -> Answer:
+        return question(self._reading)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.path}{' (closed)' if self._is_closed else ''}>"
