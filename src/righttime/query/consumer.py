@@ -8,7 +8,7 @@ Promise: the user's SQL runs unchanged, in a session of its own, on relations ma
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 from righttime.catalyst.producer import OwnRows
 from righttime.changes.durations import Duration
 from righttime.changes.schema import TableSchema
-from righttime.errors import AnswerTooLarge, FreshnessUnavailable, SqlRefused, UnknownColumn, UnknownTable
+from righttime.errors import AnswerTooLarge, FreshnessUnavailable, UnknownColumn, UnknownTable
 from righttime.ledger.book import Book
 from righttime.ledger.receipts import Receipt, Verification
 from righttime.pipeline.spark import SparkOwner
@@ -26,10 +26,11 @@ from righttime.query.answer import Answer
 from righttime.query.contract import Contract, make_contract
 from righttime.query.digest import answer_digest
 from righttime.query.issue import issue_receipt
-from righttime.query.parameters import parameters_text
+from righttime.query.parameters import placeholders_text
 from righttime.query.postgres_statement import MARK
+from righttime.query.question import SqlAnswers
 from righttime.query.snapshot import Snapshot, Snapshots, TableSnapshot
-from righttime.query.statement import ReadStatement, read_statement, split_currency
+from righttime.query.statement import ReadStatement, read_statement
 from righttime.settings import Settings
 
 _VIEWS_DEEP_MAX = 32
@@ -37,7 +38,7 @@ _VIEWS_DEEP_MAX = 32
 _PLAIN_READ = re.compile(r"TABLE (?P<whole>\w+)|SELECT (?P<columns>`\w+`(?:, `\w+`)*) FROM (?P<part>\w+)")
 
 
-class Consumer:
+class Consumer(SqlAnswers):
     """Runs queries; safe to call from any thread."""
 
     def __init__(
@@ -53,28 +54,11 @@ class Consumer:
         self.verifier: Callable[[Receipt], Verification] | None = None
         self.rerun_in_database: Callable[[str, Mapping[str, TableSnapshot], Sequence[Any]], pa.Table] | None = None
 
-    def sql(
-        self,
-        query: str,
-        *,
-        freshness: Duration | None = None,
-        wait: Duration | None = None,
-        on_late: str = "error",
-        as_of: datetime | int | None = None,
-        parameters: Sequence[Any] = (),
-        own: OwnRows | None = None,
-    ) -> Answer:
-        """Answer one SELECT on one state that is as fresh as asked."""
-        text, bound_us = split_currency(query)
-        contract = make_contract(freshness=freshness, wait=wait, on_late=on_late, as_of=as_of, bound_us=bound_us, wait_default_s=self._settings.wait_s)
+    def _answer_sql(self, text: str, contract: Contract, parameters: Sequence[Any], own: OwnRows | None) -> Answer:
         statement = read_statement(text)
-        if statement.placeholders != len(parameters):
-            raise SqlRefused(reason=f"it has {statement.placeholders} placeholders and got {len(parameters)} parameters", way_out="Pass one value for each ?.")
-        texts = parameters_text(parameters)
-        plan = self.plan(statement)
-        with self._turn(contract), self._snapshots.take(plan.tables, contract, own=own) as snapshot:
-            rows = self.run(statement.text, plan, snapshot.tables, parameters)
-            return self._answer(statement.text, texts, contract, snapshot, rows)
+        texts, plan = placeholders_text(statement.placeholders, parameters), self.plan(statement)
+        taken = self._snapshots.take(plan.tables, contract, own=own)
+        return self.answer(statement.text, texts, contract, taken, lambda tables: self.run(statement.text, plan, tables, parameters))
 
     def read(
         self,
@@ -92,10 +76,12 @@ class Consumer:
         if name not in self._schemas:
             raise UnknownTable(table=table, known=", ".join(sorted(self._schemas)) or "none")
         chosen = self._chosen(self._schemas[name], columns)
-        with self._turn(contract), self._snapshots.take([name], contract) as snapshot:
-            rows = self._snapshots.rows(snapshot.tables[name])
-            rows = rows if columns is None else rows.select(chosen)
-            return self._answer(read_text(name, columns and chosen), (), contract, snapshot, rows)
+
+        def rows_of(tables: Mapping[str, TableSnapshot]) -> pa.Table:
+            rows = self._snapshots.rows(tables[name])
+            return rows if columns is None else rows.select(chosen)
+
+        return self.answer(read_text(name, columns and chosen), (), contract, self._snapshots.take([name], contract), rows_of)
 
     def _chosen(self, schema: TableSchema, columns: Sequence[str] | None) -> list[str]:
         known = {name.lower(): name for name in schema.columns.names}
@@ -149,6 +135,22 @@ class Consumer:
             rows: pa.Table = child.sql(text, args=list(parameters) or None).toArrow()
         return rows
 
+    def answer(
+        self,
+        text: str,
+        parameters: tuple[str, ...],
+        contract: Contract,
+        taken: AbstractContextManager[Snapshot],
+        run: Callable[[Mapping[str, TableSnapshot]], pa.Table],
+    ) -> Answer:
+        """Wait for a turn, hold a snapshot, run a query over its tables and answer with a receipt, which shows `text`."""
+        with self._turn(contract), taken as snapshot:
+            rows = run(snapshot.tables)
+            if rows.nbytes > self._settings.answer_bytes_max:
+                raise AnswerTooLarge(size=rows.nbytes, bound=self._settings.answer_bytes_max)
+            receipt = self.issue(snapshot, contract, query=text, parameters=parameters, rows=rows.num_rows, digest=answer_digest(rows))
+            return Answer(rows, receipt.bound(self.verifier) if self.verifier else receipt, to_df=lambda table: self._spark.session().createDataFrame(table))
+
     @contextmanager
     def _turn(self, contract: Contract) -> Iterator[None]:
         """Let at most `queries_max` queries run at once."""
@@ -160,12 +162,6 @@ class Consumer:
             yield
         finally:
             self._turns.release()
-
-    def _answer(self, text: str, parameters: tuple[str, ...], contract: Contract, snapshot: Snapshot, rows: pa.Table) -> Answer:
-        if rows.nbytes > self._settings.answer_bytes_max:
-            raise AnswerTooLarge(size=rows.nbytes, bound=self._settings.answer_bytes_max)
-        receipt = self.issue(snapshot, contract, query=text, parameters=parameters, rows=rows.num_rows, digest=answer_digest(rows))
-        return Answer(rows, receipt.bound(self.verifier) if self.verifier else receipt, to_df=lambda table: self._spark.session().createDataFrame(table))
 
     def issue(self, snapshot: Snapshot, contract: Contract, *, query: str, parameters: tuple[str, ...], rows: int, digest: str) -> Receipt:
         """Seal and keep the receipt of an answer."""

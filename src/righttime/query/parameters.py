@@ -37,6 +37,13 @@ _READ: dict[str, Callable[[str], Any]] = {
 }
 
 
+def placeholders_text(placeholders: int, values: Sequence[Any]) -> tuple[str, ...]:
+    """Return the values as texts, one for each placeholder of a statement; any other number of them is refused."""
+    if placeholders != len(values):
+        raise SqlRefused(reason=f"it has {placeholders} placeholders and got {len(values)} parameters", way_out="Pass one value for each ?.")
+    return parameters_text(values)
+
+
 def parameters_text(values: Sequence[Any]) -> tuple[str, ...]:
     """Return the values as texts."""
     texts = []

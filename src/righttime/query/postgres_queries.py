@@ -12,7 +12,6 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -20,19 +19,18 @@ import pyarrow as pa
 from psycopg import sql
 
 from righttime.catalyst.producer import OwnRows
-from righttime.changes.durations import Duration
 from righttime.changes.schema import TableSchema
 from righttime.errors import DatabaseUnreachable, SqlFailedInDatabase, SqlRefused, UnknownTable, WarehouseClosed
 from righttime.ledger.postgres_connect import Address, Connection, connect, is_lost, run, set_up
 from righttime.query.answer import Answer
 from righttime.query.consumer import Consumer
-from righttime.query.contract import make_contract
-from righttime.query.parameters import parameters_text
+from righttime.query.contract import Contract
+from righttime.query.parameters import placeholders_text
 from righttime.query.postgres_answers import collect, plain_texts
 from righttime.query.postgres_hot import HotTable, Kept, own_rows
 from righttime.query.postgres_statement import MARK, PostgresStatement, postgres_statement
+from righttime.query.question import SqlAnswers
 from righttime.query.snapshot import Snapshots, TableSnapshot
-from righttime.query.statement import split_currency
 from righttime.query.stored import HeldTables, read_files
 from righttime.settings import Settings
 from righttime.warehouse.store import DataFile
@@ -57,7 +55,7 @@ def is_postgres_query(text: str) -> bool:
     return text.startswith(MARK)
 
 
-class PostgresQueries:
+class PostgresQueries(SqlAnswers):
     """The queries of one connection: a session of its own, in which hot rows stay from query to query. One query at a time; others wait."""
 
     def __init__(
@@ -85,27 +83,11 @@ class PostgresQueries:
         self._others: set[str] = set()
         self._named = 0
 
-    def sql(
-        self,
-        query: str,
-        *,
-        freshness: Duration | None = None,
-        wait: Duration | None = None,
-        on_late: str = "error",
-        as_of: datetime | int | None = None,
-        parameters: Sequence[Any] = (),
-        own: OwnRows | None = None,
-    ) -> Answer:
-        """Answer one SELECT on one state that is as fresh as asked."""
-        text, bound_us = split_currency(query)
-        contract = make_contract(freshness=freshness, wait=wait, on_late=on_late, as_of=as_of, bound_us=bound_us, wait_default_s=self._settings.wait_s)
+    def _answer_sql(self, text: str, contract: Contract, parameters: Sequence[Any], own: OwnRows | None) -> Answer:
         statement = postgres_statement(text)
-        if statement.placeholders != len(parameters):
-            raise SqlRefused(reason=f"it has {statement.placeholders} placeholders and got {len(parameters)} parameters", way_out="Pass one value for each ?.")
-        texts, tables = parameters_text(parameters), self.tables(statement)
-        with self._consumer._turn(contract), self._snapshots.take(tables, contract, own=own) as snapshot:
-            rows = self.run(statement, snapshot.tables, parameters)
-            return self._consumer._answer(MARK + statement.text, texts, contract, snapshot, rows)
+        texts, tables = placeholders_text(statement.placeholders, parameters), self.tables(statement)
+        taken = self._snapshots.take(tables, contract, own=own)
+        return self._consumer.answer(MARK + statement.text, texts, contract, taken, lambda held: self.run(statement, held, parameters))
 
     def rerun(self, text: str, tables: Mapping[str, TableSnapshot], parameters: Sequence[Any]) -> pa.Table:
         """Run the query of a receipt again."""
