@@ -7,30 +7,27 @@ Promise: a transaction is at one catalyst; commits that follow each other have t
 
 import copy
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
 
+from righttime.catalyst.face import Ask, ProducerFace
 from righttime.catalyst.holder import Where
 from righttime.catalyst.messages import Published
 from righttime.catalyst.policies import Every, LoadAware, Policy
 from righttime.catalyst.producer import Durability, OwnRows, Producer
-from righttime.changes.durations import Duration
 from righttime.changes.rows import Row
 from righttime.errors import OperationRefused, ProducerClosed, RightTimeError, ServiceUnreachable
 from righttime.flight.group_members import GroupClock, Member, Members
 from righttime.flight.group_reading import MemberRows
 
-OwnQuery = Callable[..., Any]
 
-
-class GroupProducer:
+class GroupProducer(ProducerFace):
     """One source's loader over several catalysts. Calls from several threads are taken one after the other."""
 
-    def __init__(self, source: str, *, policy: Policy, members: Members, clock: GroupClock, own_query: OwnQuery) -> None:
+    def __init__(self, source: str, *, policy: Policy, members: Members, clock: GroupClock, own_query: Ask) -> None:
         self.policy = policy
         self._members = members
         self._clock = clock
@@ -163,22 +160,11 @@ class GroupProducer:
 
     # -- own reads and flushes ---------------------------------------------------------------------------------------
 
-    def sql(
-        self,
-        query: str,
-        *,
-        freshness: Duration | None = None,
-        wait: Duration | None = None,
-        on_late: str = "error",
-        parameters: Sequence[Any] | None = None,
-        ask: Callable[..., Any] | None = None,
-    ) -> Any:
-        """Answer a query on what is committed, under the same contract as `Warehouse.sql`, and on the rows of this transaction."""
+    def _answer_own(self, query: str, ask: Ask | None, **options: Any) -> Any:
         with self._calls:
-            producer = self._producer(self._at() or self._current)
-            return producer.sql(query, freshness=freshness, wait=wait, on_late=on_late, parameters=parameters, ask=ask)
+            return self._producer(self._at() or self._current)._answer_own(query, ask, **options)
 
-    def _own_query_at(self, member: Member) -> OwnQuery:
+    def _own_query_at(self, member: Member) -> Ask:
         def own_query(query: str, *, own: OwnRows, **options: Any) -> Any:
             return self._own_query(query, own=MemberRows(own.source, own.bypass, member), **options)
 
@@ -209,25 +195,10 @@ class GroupProducer:
                 raise failed
 
     @property
-    def closed(self) -> bool:
-        """Whether the producer has ended."""
-        return self._closed
-
-    @property
     def in_transaction(self) -> bool:
         """Whether there are rows or operations that are neither committed nor rolled back."""
         with self._calls:
             return self._at() is not None
-
-    def __enter__(self) -> "GroupProducer":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            if kind is None and not self._closed and self.in_transaction:
-                self.commit()
-        finally:
-            self.close()
 
 
 def _policy_of_its_own(policy: Policy) -> Policy:
