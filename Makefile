@@ -37,7 +37,7 @@ test: $(READY) ## everything: style, types, layers and all tests (under 12 minut
 	$(call phase,types,$(BIN)/mypy)
 	$(call phase,layers,$(BIN)/lint-imports --no-logo)
 	@printf '== tests, two files at a time: %s\n' '$(QUICK) $(OTHER)'
-	@$(BIN)/python -m pytest -q --durations=15 -n 2 --dist loadfile --no-loadscope-reorder $(QUICK) $(OTHER) $(ARGS)
+	@$(BIN)/python -m pytest -q --durations=15 -n 2 --max-worker-restart=0 --dist loadfile --no-loadscope-reorder $(QUICK) $(OTHER) $(ARGS)
 
 check: $(READY) ## what to run while working: style, types, layers, unit tests, properties (under 90 seconds)
 	$(call phase,style,$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .)

@@ -13,8 +13,9 @@ import pytest
 
 import righttime as rt
 from righttime.errors import AsOfUnavailable, FreshnessUnavailable
-from righttime.errors.flows import BadStream, TableMaintained
+from righttime.errors.flows import BadStream, FlowFailed, TableMaintained
 from righttime.flows.runner import FlowRunner
+from righttime.flows.running import RunningFlow
 from righttime.flows.schedule import Triggers
 from righttime.query.contract import Contract, make_contract
 from righttime.testing import ManualClock
@@ -470,3 +471,36 @@ def test_tolerance_is_for_what_has_not_arrived(tmp_path: Path) -> None:
 def _cut_of(wh: rt.Warehouse, tables: list[str], freshness: str) -> int:
     with wh._writer("test").snapshots.take(tables, _contract(freshness=freshness)) as snapshot:
         return snapshot.accuracy.cut_us
+
+
+def test_waiting_for_a_flow_ends_when_its_targets_have_what_had_arrived(stage: Stage) -> None:
+    """Nobody has to ask a query for it; what is built anew is waited for, too."""
+    stage.run()
+    assert stage.runner is not None
+    stage.insert(1, 10)
+    RunningFlow(stage.wh._flows("test"), stage.runner).wait()
+    assert stage.published() == 1
+    stage.runner.stop()
+    stage.clock.advance(1)
+    stage.runner, stage.engine = run_plain(stage.wh, {"t": "s"}, rebuild=True, factor=2, held=True)
+    with pytest.raises(FreshnessUnavailable, match="built anew"):
+        RunningFlow(stage.wh._flows("test"), stage.runner).wait(timeout=0.1)
+    waiting = stage.pool.submit(RunningFlow(stage.wh._flows("test"), stage.runner).wait, timeout="20s")
+    with pytest.raises(TimeoutError):
+        waiting.result(0.2)
+    stage.engine.gate.set()
+    waiting.result(20)
+    assert stage.query(freshness="1 min") == {1: 20}
+
+
+def test_waiting_for_a_flow_that_fails_raises_its_reason(stage: Stage) -> None:
+    """Whoever waits learns why, not only that it took too long."""
+    stage.run()
+    assert stage.runner is not None and stage.engine is not None
+    stage.engine.gate.clear()
+    stage.insert(1, 10)
+    waiting = stage.pool.submit(RunningFlow(stage.wh._flows("test"), stage.runner).wait)
+    stage.engine.rows.clear()  # the drain finds no table
+    stage.engine.gate.set()
+    with pytest.raises(FlowFailed, match="'t'"):
+        waiting.result(20)

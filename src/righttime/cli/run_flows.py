@@ -34,7 +34,6 @@ RefreshNames = Annotated[
 Listening = Annotated[str | None, typer.Option("--listen", metavar="HOST:PORT", help="Serve the warehouse meanwhile; needs --keep.", show_default=False)]
 _FRAME_S = 0.2
 _LINE_S = 5.0
-_WAIT_S = 7 * 24 * 3600.0  # a load takes as long as it takes; a flow that fails says so at once
 
 
 @dataclass(slots=True)
@@ -57,12 +56,11 @@ class Tally:
 class Load(threading.Thread):
     """Brings one flow's targets up to now and stores them."""
 
-    def __init__(self, warehouse: Warehouse, flow: Flow, running: RunningFlow, *, anew: bool) -> None:
+    def __init__(self, warehouse: Warehouse, flow: Flow, running: RunningFlow) -> None:
         super().__init__(name=f"righttime-load-{flow.name}", daemon=True)
         self.flow = flow
         self.running = running
         self.tally = Tally()
-        self._anew = anew
         self.waiting = 0
         self.took_s = 0.0
         self.error: RightTimeError | None = None
@@ -79,16 +77,8 @@ class Load(threading.Thread):
         self.took_s = time.monotonic() - self._begun_s
 
     def _bring_up(self) -> None:
-        engine, targets = self._engine, [target.table for target in self.flow.targets]
-        streams = engine.flows.feed.streams
-        # While targets are built anew, queries get the old ones, which are up to date: the first job is what to wait for.
-        while self._anew and self.running.running and not self.running.jobs():
-            time.sleep(_FRAME_S)
-        # A source that lags is waited for by queries that insist on it; a load takes what has arrived.
-        arrived = [streams.watermark_us(name) or 0 for name in self.flow.streams if streams.schema(name).times == "source"]
-        up_to_us = min([engine.catalyst.authority.read_us(), *arrived])
-        engine.catalyst.ensure_accuracy(up_to_us, targets, deadline_s=engine.clock.monotonic_s() + _WAIT_S)
-        engine.mover.materialize(targets)
+        self.running.wait()
+        self._engine.mover.materialize([target.table for target in self.flow.targets])
 
     @property
     def failure(self) -> RightTimeError | None:
@@ -148,7 +138,7 @@ def _start(wh: Warehouse, flows: Sequence[Flow], anew: set[str]) -> list[Load]:
     with _busy("Starting Spark and checking the flows …"):
         problems = list(_problems(wh, flows))
         refuse(problems)
-        loads = [Load(wh, flow, wh.run(flow, refresh=flow.name in anew), anew=flow.name in anew) for flow in flows]
+        loads = [Load(wh, flow, wh.run(flow, refresh=flow.name in anew)) for flow in flows]
     waiting = {status.name: status.rows_waiting for status in wh.flows()}
     for load in loads:
         load.waiting = waiting.get(load.flow.name, 0)

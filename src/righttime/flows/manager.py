@@ -16,6 +16,7 @@ from righttime.catalyst.messages import Accuracy
 from righttime.catalyst.mover import Mover
 from righttime.catalyst.shell import Catalyst
 from righttime.changes.schema import TableSchema
+from righttime.errors import FreshnessUnavailable
 from righttime.errors.flows import BadDeclaration, FlowChanged, FlowRuns, TableMaintained
 from righttime.flows.catalogue import Catalogue, FlowEntry, Generation, source_of
 from righttime.flows.content import job_content
@@ -201,6 +202,25 @@ class Flows:
             # Only state of jobs that no crash can take back may be summed up.
             self._parts.mover.make_safe()
             engine.compact(self._parts.mover.durable.positions[link.source].number)
+
+    def bring_up(self, runner: FlowRunner, *, wait_s: float) -> None:
+        """Wait until the targets of a flow have what has arrived in its streams by now."""
+        catalyst, streams = self._parts.catalyst, self.feed.streams
+        deadline_s = catalyst.clock.monotonic_s() + wait_s
+        # Who asks for less than everything gets what has arrived: a source that lags is waited for by queries that insist on it.
+        arrived = [streams.watermark_us(name) or 0 for name in runner.streams if streams.schema(name).times == "source"]
+        up_to_us = min([catalyst.authority.read_us(), *arrived])
+        try:
+            # While targets are built anew, queries get the old ones, which may be as fresh as this.
+            if not runner.await_rebuilt(wait_s):
+                link, now_us = runner.link, catalyst.authority.read_us()
+                why, stale_s = link.trouble or "its targets are being built anew", max(now_us - link.horizon_us, 0) / 1e6
+                raise FreshnessUnavailable(table=link.tables[0], source=link.source, waited_s=wait_s, stale_s=stale_s, why=why)
+            catalyst.ensure_accuracy(up_to_us, runner.link.tables, deadline_s=deadline_s)
+        except FreshnessUnavailable:
+            if runner.failure is not None:
+                raise runner.failure from None
+            raise
 
     def stream_cuts(self, tables: Sequence[str], accuracy: Accuracy) -> tuple[StreamReceipt, ...]:
         """Return where an answer over `tables` cuts the streams that flows made them of."""

@@ -124,6 +124,12 @@ class FlowRunner:
         with self._changed:
             return list(self._reports)
 
+    def await_rebuilt(self, timeout_s: float) -> bool:
+        """Wait until targets that are built anew are there; returns False if the flow stops before or it takes longer. At once if they are not built anew."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._rebuild or self._stopping, timeout=timeout_s)
+            return not self._rebuild
+
     def queue(self) -> list[FlowJob]:
         """Return the jobs that are cut and not published, oldest first."""
         with self._changed:
@@ -289,6 +295,9 @@ class FlowRunner:
             self._chain.committed(job.number)
             self._unpublished -= 1
             self._reports.append(report(job))
+            if job.rebuild:
+                self._rebuild = False
+                self._changed.notify_all()
         METRICS.counter("righttime_flow_jobs_total").inc(flow=self.link.source, kind=job.kind)
         METRICS.counter("righttime_flow_rows_total").inc(job.rows_in, flow=self.link.source)
 

@@ -7,10 +7,13 @@ Promise: stopping loses nothing: what was not published is taken again when the 
 
 from types import TracebackType
 
+from righttime.changes.durations import Duration, duration_us
 from righttime.errors.flows import FlowFailed
 from righttime.flows.jobs import JobReport
 from righttime.flows.manager import Flows
 from righttime.flows.runner import FlowRunner
+
+_WAIT_S = 7 * 24 * 3600.0  # a load takes as long as it takes; a flow that fails says so at once
 
 
 class RunningFlow:
@@ -34,6 +37,13 @@ class RunningFlow:
     def jobs(self) -> list[JobReport]:
         """Return the last jobs that were published, oldest first, with the seconds that each step took."""
         return self._runner.reports()
+
+    def wait(self, *, timeout: Duration | None = None) -> None:
+        """Return when the targets have all changes that had arrived when this was called; targets that are built anew are there, too.
+
+        Raises `FlowFailed` if the flow stops by itself, `FreshnessUnavailable` if it has not got there by then; without a time-out, waits as long as it takes.
+        """
+        self._flows.bring_up(self._runner, wait_s=_WAIT_S if timeout is None else duration_us(timeout, what="timeout") / 1e6)
 
     def stop(self) -> None:
         """Stop after the drain under way."""
