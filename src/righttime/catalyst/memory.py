@@ -1,0 +1,84 @@
+"""What the catalyst holds, behind one lock: memory tables, the head, the leases, and the links of producers and flows.
+
+In: rows that the sides of the catalyst take in.
+Out: the same, counted and numbered.
+Promise: one lock guards it all, and no call does file work under it, except the mover's ledger transaction, which is the commit point.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from threading import Condition, RLock
+
+from righttime.catalyst.head import Head
+from righttime.catalyst.indexes import RowIds
+from righttime.catalyst.leases import LeaseTable
+from righttime.catalyst.links import Link
+from righttime.catalyst.maintainer import Admission, Maintainer
+from righttime.catalyst.messages import Content, Trace
+from righttime.catalyst.table import Lane, MemoryTable
+from righttime.changes.clock import Clock, TimeAuthority
+from righttime.changes.operations import rows_and_operations
+from righttime.changes.position import Commit
+from righttime.errors import UnknownTable
+from righttime.settings import Settings
+
+
+class CatalystMemory:
+    """The state that all sides of the catalyst share."""
+
+    def __init__(self, *, settings: Settings, clock: Clock, authority: TimeAuthority, trace: Trace) -> None:
+        self.lock = RLock()
+        self.arrivals = Condition(self.lock)  # wakes queries: rows, assurances or jobs have come
+        self.space = Condition(self.lock)  # wakes whoever waits for memory, or for a query to begin or end
+        self.grown = Condition(self.lock)  # wakes the keeper
+        self.hot_rows_max: int | None = None
+        self.closing = False
+        self.leases = LeaseTable()
+        self.head = Head(settings.commits_max)
+        self.row_ids = RowIds()
+        self.tables: dict[str, MemoryTable] = {}
+        self.links: dict[str, Link] = {}
+        self.gates: Counter[str] = Counter()  # tables to which nobody may commit lazily now
+        self.maintained: dict[str, Maintainer] = {}  # by target table
+        self.admissions: list[Admission] = []
+        self.tapped: dict[str, int] = {}  # tables that are streams too, and the time up to which their streams have their changes
+        self.authority = authority
+        self.clock = clock
+        self._settings = settings
+        self._trace = trace
+        self._slots: dict[str, int] = {}
+        self._opened_us = authority.read_us()
+
+    def table(self, name: str) -> MemoryTable:
+        found = self.tables.get(name)
+        if found is None:
+            raise UnknownTable(table=name, known=", ".join(sorted(self.tables)) or "none")
+        return found
+
+    def free(self, table: MemoryTable) -> None:
+        """Let rows go that are stored and that no query holds; the caller has the lock."""
+        now_s = self.clock.monotonic_s()
+        for lane in table.lanes.values():
+            table.discount(lane.free(self.leases.row_freeable_max((table.name, lane.source), stored_id=lane.stored_id, now_s=now_s)))
+
+    def _add(self, table: MemoryTable, lane: Lane, content: Sequence[Content]) -> None:
+        chunks, operations = rows_and_operations(content)
+        lane.add(chunks, self.row_ids, operations)
+        table.bytes_memory += sum(chunk.nbytes for chunk in chunks)
+        table.bytes_operations += sum(each.nbytes for each in operations)
+        table.rows_unstored += sum(part.rows for part in content)
+        table.changes += 1
+        if self.hot_rows_max is not None and table.rows_unstored >= self.hot_rows_max:
+            self.grown.notify_all()
+
+    def _number(self, link: Link, time_us: int, *, rows: int) -> Commit:
+        commit = self.head.commit(link.source, time_us, rows=rows)
+        self._trace.record(self._slots[link.source], commit.number, time_us, self.head.source(link.source).rows)
+        return commit
+
+    def forget_slots(self, positions: Mapping[str, Commit]) -> None:
+        """Give the trace's slots of closed sources back once all their commits are durable; the caller has the lock."""
+        for source in [known for known in self._slots if known not in self.links]:
+            if positions.get(source) == self.head.source(source).last:
+                self._trace.release(source)
+                del self._slots[source]
