@@ -11,8 +11,8 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, cast
 
+from righttime.catalyst.durable import Declared
 from righttime.catalyst.messages import Adopted, Bypass
-from righttime.catalyst.mover import Declared
 from righttime.catalyst.policies import Immediate, Policy
 from righttime.catalyst.port import checked_source
 from righttime.catalyst.producer import Producer

@@ -17,10 +17,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from righttime.catalyst.durable import Declared
 from righttime.catalyst.images import Images, forget_spilled
 from righttime.catalyst.keeper import Keeper
 from righttime.catalyst.local import LocalSessions
-from righttime.catalyst.mover import Declared, Mover
+from righttime.catalyst.mover import Mover
 from righttime.catalyst.policies import Policy
 from righttime.catalyst.port import Port
 from righttime.catalyst.producer import Producer

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from righttime.catalyst.ends import Ends
 from righttime.catalyst.links import Link
+from righttime.catalyst.maintainer import Maintainer
 from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.table import VERSIONS, Lane, Slice
 from righttime.changes.operations import Placed
@@ -89,6 +90,28 @@ def capture(catalyst: Catalyst, *, own: Link | None, stored_tables: Collection[s
         rows = {source: catalyst.head.source(source).rows_at(until_us) for source, until_us in complete.items()}
         ends = {name: catalyst.tables[name].ends for name in cuts if name in stored_tables}
         return Capture(lanes, positions, rows, catalyst.row_ids.last, cuts, ends)
+
+
+def storable_cuts(catalyst: Catalyst, tables: Collection[str], *, guarded: bool) -> dict[str, int]:
+    """Return up to which time each table can be stored, of those that cannot be stored as they are; operations have to be settled up to there first."""
+    with catalyst.lock:
+        now_us = catalyst.authority.read_us()
+        cuts = {}
+        for table in tables:
+            waiting = [each.cut_us for each in catalyst.admissions if table in each.tables and each.cut_us is not None] if guarded else []
+            waiting += [catalyst.tapped[table]] if table in catalyst.tapped else []
+            if waiting or catalyst.table(table).must_settle():
+                cuts[table] = min([_table_complete_us(catalyst, table, now_us), *waiting])
+        return cuts
+
+
+def _table_complete_us(catalyst: Catalyst, table: str, now_us: int) -> int:
+    """Return up to when everything is here that can concern `table`: of its flow if it has one, else of all sources that are no flows."""
+    flow = catalyst.maintained.get(table)
+    if flow is not None:
+        return complete_us(catalyst, flow.source, now_us)
+    others = (source for source in catalyst.head.sources if not isinstance(catalyst.links.get(source), Maintainer))
+    return min((complete_us(catalyst, source, now_us) for source in others), default=now_us)
 
 
 def complete_us(catalyst: Catalyst, source: str, now_us: int) -> int:

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import asdict, replace
 from typing import Any
 
-from righttime.catalyst.mover import Declared
+from righttime.catalyst.durable import Declared
 from righttime.changes.schema import declare_table
 from righttime.errors import BadMessage, ClocksApart, LeaseExpired, TableExists
 from righttime.flight.access import WRITE, Grant

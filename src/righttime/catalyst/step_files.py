@@ -1,0 +1,84 @@
+"""The files of a durable step: written before anything of it is visible, and taken back if it fails.
+
+In: a step, with what it captured.
+Out: data files and removals in the store, noted in the step.
+Promise: a table in which a failed step may have left something is cleaned before the next step begins.
+"""
+
+import uuid
+from collections.abc import Mapping
+from itertools import chain
+
+from righttime.catalyst.durable import DurableStep
+from righttime.catalyst.ends import NOTHING
+from righttime.catalyst.images import batches_of
+from righttime.catalyst.shell import Catalyst
+from righttime.changes.rows import table_of
+from righttime.changes.schema import TableSchema
+from righttime.errors import ForeignCommit
+from righttime.telemetry import get_log
+from righttime.warehouse.store import Store
+
+log = get_log("mover")
+
+
+class StepFiles:
+    """Used by the mover only, under its lock, which guards the tables that are not clean."""
+
+    def __init__(self, catalyst: Catalyst, store: Store, *, schemas: Mapping[str, TableSchema]) -> None:
+        self._catalyst = catalyst
+        self._store = store
+        self._schemas = schemas
+        self._unclean: set[str] = set()
+
+    def write(self, step: DurableStep) -> None:
+        """Write what is stored: what is left of touched files, rows that live at the cut, and rows that go past the catalyst."""
+        for table in sorted(step.tables):
+            schema, extra = self._schemas[table], step.by_passing(table)
+            lanes = [lane for lane in step.seen.of_table(table) if lane.store]
+            hidden = step.hidden[table] = step.seen.ends[table].at(step.seen.cuts[table]) if table in step.seen.ends else NOTHING
+            if hidden.stored:
+                # Before the new versions: a database with a unique index takes those only once the old ones are gone.
+                version = self._catalyst.tables[table].version
+                removal = step.removals[table] = self._store.remove(
+                    schema, version, hidden.stored, batch_id=uuid.uuid4().hex, changed=self._changed(step, table)
+                )
+                step.files.setdefault(table, []).extend(removal.files)
+            if lanes or extra.chunks:
+                hot = (batch for lane in lanes for batch in batches_of(lane.store, schema.columns, hidden.hot))
+                rows = chain(hot, table_of(extra.chunks, schema.columns).to_batches())
+                step.files.setdefault(table, []).extend(self._store.write_files(schema, rows, batch_id=uuid.uuid4().hex))
+            if extra.files:
+                step.files.setdefault(table, []).extend(extra.files)
+
+    def _changed(self, step: DurableStep, table: str) -> set[str]:
+        """Return the columns that the operations which are stored in this step write."""
+        with self._catalyst.lock:
+            lanes = self._catalyst.tables[table].lanes
+            stored = [
+                placed.operations
+                for seen in step.seen.of_table(table)
+                for placed in lanes[seen.source].operations_between(lanes[seen.source].stored_id + 1, seen.stored_id)
+            ]
+        return {column for operations in stored for column in operations.columns_set}
+
+    def give_up(self, step: DurableStep, error: Exception) -> None:
+        """Take Delta commits of a failed step back; where even that fails, the table is cleaned before the next step."""
+        # Where another writer was first, nothing of ours is in the table; to clean it would stand in the way of adopting what is.
+        foreign = {error.context["table"]} if isinstance(error, ForeignCommit) else set()
+        self._unclean |= set(step.files) - foreign
+        try:
+            for table, files in step.files.items():
+                if table not in step.versions:
+                    kept = step.by_passing(table).files  # they belong to the producer's transaction, which goes on
+                    self._store.discard(self._schemas[table], [file for file in files if file not in kept])
+            self.clean()
+        except Exception as error:
+            log.warning("table.unclean", tables=sorted(self._unclean), error=str(error))
+
+    def clean(self) -> None:
+        """Undo what failed steps have left in tables."""
+        for table in sorted(self._unclean):
+            memory = self._catalyst.tables[table]
+            memory.version = self._store.undo(self._schemas[table], version=memory.version)
+            self._unclean.discard(table)
