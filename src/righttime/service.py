@@ -73,38 +73,56 @@ class Engine:
             raise
 
     def _wire(self) -> None:
-        folder, settings, clock, ledger = self.folder, self.settings, self.clock, self.ledger
-        self.schemas = {table.name: table for table in ledger.tables()}
-        self.views = ledger.views()
-        self.catalyst = Catalyst(settings=settings, clock=clock, authority=TimeAuthority(clock), trace=self.trace)
-        state = ledger.newest_state()
-        self.recovered = recover(self.catalyst, ledger=ledger, store=self.store, wal=self.wal, trace=self.trace, schemas=self.schemas, state=state)
-        forget_spilled(folder)
-        self.images = Images(self.catalyst, settings=settings, folder=folder)
-        self.settler = Settler(self.catalyst, self.store, schemas=self.schemas, check_storable=self.foundation.check_storable)
-        self.mover = Mover(self.catalyst, self.settler, ledger, self.store, self.wal, schemas=self.schemas, settings=settings)
-        self.keeper = Keeper(self.catalyst, materialize=self.mover.materialize, settings=settings)
-        self.pins = PinTable(pins_max=_PINS_MAX)
+        """Put the parts together, each after those it stands on."""
+        self._recover_catalyst()
+        self._wire_storing()
+        self._wire_queries()
+        self._wire_loading()
+        self._wire_flows()
+        log.info("warehouse.opened", path=self.name, state=self.recovered.state.number, replayed=self.recovered.rows_replayed)
+
+    def _recover_catalyst(self) -> None:
+        """Build the catalyst as the newest durable state and the log have it."""
+        self.schemas = {table.name: table for table in self.ledger.tables()}
+        self.views = self.ledger.views()
         self.declarations = threading.RLock()
-        self.producers: list[Producer] = []
-        self._rosters = threading.Lock()
-        write_roster(folder, {})
-        self.spark = SparkOwner(settings)
+        self.catalyst = Catalyst(settings=self.settings, clock=self.clock, authority=TimeAuthority(self.clock), trace=self.trace)
+        state = self.ledger.newest_state()
+        self.recovered = recover(self.catalyst, ledger=self.ledger, store=self.store, wal=self.wal, trace=self.trace, schemas=self.schemas, state=state)
+        forget_spilled(self.folder)
+
+    def _wire_storing(self) -> None:
+        """Images, settling and the mover, and the keeper, which materializes on its own."""
+        self.images = Images(self.catalyst, settings=self.settings, folder=self.folder)
+        self.settler = Settler(self.catalyst, self.store, schemas=self.schemas, check_storable=self.foundation.check_storable)
+        self.mover = Mover(self.catalyst, self.settler, self.ledger, self.store, self.wal, schemas=self.schemas, settings=self.settings)
+        self.keeper = Keeper(self.catalyst, materialize=self.mover.materialize, settings=self.settings)
+
+    def _wire_queries(self) -> None:
+        """Snapshots, the consumer that answers from them, and the verifier that has it answer again."""
+        self.spark = SparkOwner(self.settings)
+        self.pins = PinTable(pins_max=_PINS_MAX)
         self.snapshots = Snapshots(
-            self.catalyst, self.settler, self.images, self.store, self.pins, hold=self.foundation.hold, schemas=self.schemas, settings=settings
+            self.catalyst, self.settler, self.images, self.store, self.pins, hold=self.foundation.hold, schemas=self.schemas, settings=self.settings
         )
-        self.consumer = Consumer(self.snapshots, ledger, self.spark, schemas=self.schemas, views=self.views, settings=settings)
-        self.verifier = Verifier(self.consumer, self.snapshots, ledger, self.catalyst)
+        self.consumer = Consumer(self.snapshots, self.ledger, self.spark, schemas=self.schemas, views=self.views, settings=self.settings)
+        self.verifier = Verifier(self.consumer, self.snapshots, self.ledger, self.catalyst)
         self.consumer.verifier = self.verifier.verify
         if self.foundation.open_queries is not None:
             self.consumer.rerun_in_database = self._rerun_in_database
+
+    def _wire_loading(self) -> None:
+        """Sessions, and the port that producers are built on; nobody is on the roster yet."""
+        self.producers: list[Producer] = []
+        self._rosters = threading.Lock()
+        write_roster(self.folder, {})
         self.sessions = LocalSessions(
-            self.catalyst, self.settler, self.mover, self.images, schemas=self.schemas, settings=settings, known_batch=self._known_batch
+            self.catalyst, self.settler, self.mover, self.images, schemas=self.schemas, settings=self.settings, known_batch=self._known_batch
         )
         self.port = Port(
             schemas=self.schemas,
-            settings=settings,
-            clock=clock,
+            settings=self.settings,
+            clock=self.clock,
             open_session=self.sessions.open,
             stage_df=self._stage_df,
             read_files=self._read_files,
@@ -113,21 +131,22 @@ class Engine:
             producers_changed=self._write_roster,
             check_storable=self.foundation.check_storable,
         )
-        self.flows = Flows(
-            FlowParts(
-                catalyst=self.catalyst,
-                mover=self.mover,
-                images=self.images,
-                spark=self.spark,
-                schemas=self.schemas,
-                settings=settings,
-                folder=folder,
-                create_table=self.declare,
-                taps=TapParts(self.catalyst, self.snapshots, self.store, self.schemas, settings.wait_s),
-            )
+
+    def _wire_flows(self) -> None:
+        """Flows, last: they use all other parts, and tell queries where their streams are cut."""
+        parts = FlowParts(
+            catalyst=self.catalyst,
+            mover=self.mover,
+            images=self.images,
+            spark=self.spark,
+            schemas=self.schemas,
+            settings=self.settings,
+            folder=self.folder,
+            create_table=self.declare,
+            taps=TapParts(self.catalyst, self.snapshots, self.store, self.schemas, self.settings.wait_s),
         )
+        self.flows = Flows(parts)
         self.snapshots.stream_cuts = self.flows.stream_cuts
-        log.info("warehouse.opened", path=self.name, state=self.recovered.state.number, replayed=self.recovered.rows_replayed)
 
     def declare(self, schema: TableSchema) -> None:
         """Make a new table known."""
