@@ -479,7 +479,7 @@ def test_waiting_for_a_flow_ends_when_its_targets_have_what_had_arrived(stage: S
     assert stage.runner is not None
     stage.insert(1, 10)
     RunningFlow(stage.wh._flows("test"), stage.runner).wait()
-    assert stage.published() == 1
+    assert stage.query(freshness="1 min") == {1: 10}
     stage.runner.stop()
     stage.clock.advance(1)
     stage.runner, stage.engine = run_plain(stage.wh, {"t": "s"}, rebuild=True, factor=2, held=True)
@@ -504,3 +504,39 @@ def test_waiting_for_a_flow_that_fails_raises_its_reason(stage: Stage) -> None:
     stage.engine.gate.set()
     with pytest.raises(FlowFailed, match="'t'"):
         waiting.result(20)
+
+
+def test_a_background_job_ends_at_the_cuts_that_queries_already_wait_for(stage: Stage) -> None:
+    """A query may come between the runner's look at the cuts and its decision to end a job: the job must not run across the query's cut."""
+    stage.run()
+    assert stage.runner is not None
+    catalyst, link = stage.wh._writer("test").catalyst, stage.runner.link
+    stage.runner.stop()
+    stage.insert(1, 10)
+    stage.clock.advance(1)
+    with catalyst.lock:
+        wanted_us = catalyst.authority.read_us()
+        link.want(wanted_us)
+        stage.clock.advance(1)
+        assert catalyst.close_job(link) == [wanted_us, link.closed_us]
+        assert catalyst.close_job(link) == [link.closed_us]
+
+
+def test_queries_beside_jobs_that_end_by_themselves_are_never_refused(stage: Stage) -> None:
+    """Each sees what was committed before it, though every change ends a job."""
+    stage.run(triggers=Triggers(rows_max=1, immediate=True))
+
+    def ask(_: int) -> None:
+        for _ in range(15):
+            with lock:
+                stage.clock.advance(0.001)
+                k = len(known)
+                known.append(k)
+                stage.insert(k, k)
+            seen = stage.query()
+            assert k in seen
+
+    known: list[int] = []
+    lock = threading.Lock()
+    for done in [stage.pool.submit(ask, number) for number in range(6)]:
+        done.result(60)

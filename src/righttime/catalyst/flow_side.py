@@ -68,10 +68,13 @@ class FlowSide(CatalystMemory):
             link.closed_us = max([link.closed_us, *cuts])
             return cuts
 
-    def close_job(self, link: Maintainer) -> int:
-        """Settle that a job ends now, though no query asked for it; return when. Queries that come from here on may share it."""
+    def close_job(self, link: Maintainer) -> list[int]:
+        """Settle that a job ends now, though no query asked for it; queries that come from here on may share it. Returns all cuts up to then, it last.
+
+        A query may have come since the runner looked for cuts: its cut is settled here, too, or the job would go across it.
+        """
         with self.lock:
-            now_us = self.authority.read_us()
+            now_us, after_us = self.authority.read_us(), link.closed_us
             link.closed_us = max(link.closed_us, now_us if link.arrived_us is None else min(now_us, link.arrived_us))
             link.want(link.closed_us)
-            return link.closed_us
+            return [*(cut_us for cut_us in link.cuts if after_us < cut_us < link.closed_us), link.closed_us]

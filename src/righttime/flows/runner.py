@@ -140,15 +140,20 @@ class FlowRunner:
     def _cut_all(self) -> None:
         catalyst = self._with.catalyst
         if self._rebuild:
-            self._cut_us = catalyst.close_job(self.link)
+            self._cut_us, *wanted = catalyst.close_job(self.link)
             self._new_job(0, self._cut_us, "background", rebuild=True)
+            for cut_us in wanted:
+                self._cut(cut_us, "query")
         while not self._stopping:
             timeout_s = min(self._schedule.wait_s(catalyst.clock.monotonic_s()), _ROUND_S)
             for cut_us in catalyst.await_cuts(self.link, timeout_s=0.0 if self._next_arrived() else timeout_s):
                 self._cut(cut_us, "query")
                 self._schedule.asked(catalyst.clock.monotonic_s())
             if self._schedule.due(catalyst.clock.monotonic_s()):
-                self._cut(catalyst.close_job(self.link), "background")
+                *wanted, now_us = catalyst.close_job(self.link)
+                for cut_us in wanted:
+                    self._cut(cut_us, "query")
+                self._cut(now_us, "background")
             with self._changed:
                 due_us = self._waiting[0].horizon_us if self._waiting else 0
             self._with.pull(self.streams, due_us)

@@ -133,7 +133,8 @@ class Plan:
         if made is None or self._uses[node] < 2:
             return made
         columns = tuple(name for name in made.columns if name.startswith("_") or name in self._analysed.used[step])
-        frame = replace(made, columns=columns).rows().localCheckpoint(eager=False)
+        # Of a union Spark does not know that it is in one partition, and would shuffle whatever comes after it.
+        frame = self._near(replace(made, columns=columns).rows()).localCheckpoint(eager=False)
         self._cuts.append(frame)
         return replace(made, frame=frame, columns=columns)
 

@@ -25,8 +25,10 @@ _ONE_TASK = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.shuffle.partitions": "1",
-    # One partition is not parted again, however large Spark thinks the outcome of a join may be.
+    # One partition is parted again if Spark thinks it too large, and it takes a join to be as large as the product of its sides: after three or four of
+    # them larger than any bound that can be set. So everything counts as small.
     "spark.sql.maxSinglePartitionBytes": str(2**63 - 1),
+    "spark.sql.sources.fileCompressionFactor": "1e-12",
     # It would move a join below the step that makes one partition of a relation.
     "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.PushDownLeftSemiAntiJoin",
 }
@@ -90,4 +92,8 @@ def set_up(child: SparkSession, reach: Reach) -> Iterator[None]:
 
 
 def _bytes(frame: DataFrame) -> int:
-    return int(str(frame._jdf.queryExecution().analyzed().stats().sizeInBytes()))
+    """Return the size of the files that a frame scans, as they are on disk; of other relations what Spark takes it to be."""
+    leaves: Any = frame._jdf.queryExecution().analyzed().collectLeaves()
+    found = [leaves.apply(place) for place in range(leaves.size())]
+    sizes = [leaf.relation().location() if leaf.getClass().getSimpleName() == "LogicalRelation" else leaf.stats() for leaf in found]
+    return sum(int(str(size.sizeInBytes())) for size in sizes)
