@@ -19,7 +19,8 @@ from benchmarks.flows_shop import NEVER, TABLE, Shop, open_shop
 from righttime.flows.runner import Mode
 
 RESULTS = Path(__file__).parent / "results"
-PACED_S = 20.0  # ten windows
+WINDOW_S = 2.0
+PACED_S = 10 * WINDOW_S
 SHARES = (0.0, 0.1)
 
 
@@ -45,7 +46,7 @@ def run(size: str = "S", rounds: int = 3, plots: Path = RESULTS, shares: tuple[f
 
 def _with_share(size: str, share: float, rounds: int, plots: Path) -> list[Figure]:
     shop = ShopData(SIZES[size], share=share)
-    with open_shop(shop, **NEVER, window_s=2.0) as opened:
+    with open_shop(shop, **NEVER, window_s=WINDOW_S) as opened:
         times: dict[str, list[float]] = {}
         _warm(opened)
         for number in range(rounds):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks import svg
 from benchmarks.figure import Figure
-from benchmarks.flows import RESULTS, command
+from benchmarks.flows import RESULTS, WINDOW_S, command
 from benchmarks.flows_data import SIZES, ShopData, Size
 from benchmarks.flows_shop import NEVER, Shop, open_shop
 from benchmarks.flows_streams import Asked, Streams, serve
@@ -30,7 +30,7 @@ def run(size: str = "S", rounds: int = 3, plots: Path = RESULTS) -> list[Figure]
     chosen = SIZES[size]
     with open_shop(ShopData(chosen), **NEVER) as opened:
         rows_each = max(chosen.purchases * 13 // chosen.jobs, 1)
-        settings = {WINDOWS: NEVER, SEQUENTIAL: NEVER, ALONE: NEVER, OURS: {"background_rows": rows_each, "background_idle_s": 1.0}}
+        settings = {WINDOWS: NEVER | {"window_s": WINDOW_S}, SEQUENTIAL: NEVER, ALONE: NEVER, OURS: {"background_rows": rows_each, "background_idle_s": 1.0}}
         reading = _measure(opened, settings, (WINDOWS, OURS, SEQUENTIAL), rounds, heavy=False)
         updating = _measure(opened, settings, (WINDOWS, OURS, ALONE, SEQUENTIAL), rounds, heavy=True)
         context: dict[str, float | str] = {"spark": str(opened.wh.spark.version), "load": os.getloadavg()[0]}

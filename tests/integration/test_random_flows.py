@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from righttime.pipeline import execute
 from righttime.pipeline.flow import Flow, Step
+from righttime.pipeline.nodes import Missing
 from righttime.pipeline.operators.query import Reach
 from righttime.pipeline.spark import SparkOwner
 from righttime.testing.reference.recompute import recompute
@@ -34,6 +35,14 @@ def _other(flow: Flow, name: str = "v") -> Step:
     return flow.stream("s").select("k", **{name: "v"})
 
 
+def _in_a_row(flow: Flow, step: Step, first: Missing, second: Missing, third: Missing) -> Step:
+    """Look up three times, the last time with what the first look-up gave."""
+    first_step = step.lookup(flow.stream("d"), on="k", take={"a": "w"}, missing=first)
+    both = first_step.lookup(flow.stream("d"), on={"v": "k"}, take={"b": "w"}, missing=second)
+    every = both.lookup(flow.stream("d"), on={"a": "k"}, take={"c": "w"}, missing=third)
+    return every.select("k", v="coalesce(c, 7) * 100 + coalesce(b, 8) * 10 + coalesce(a, 9)")
+
+
 OPERATORS: dict[str, Callable[[Flow, Step], Step]] = {
     "where": lambda flow, step: step.where("v > 1 OR k = 2"),
     "swap": lambda flow, step: step.select(k="v", v="k"),
@@ -44,6 +53,10 @@ OPERATORS: dict[str, Callable[[Flow, Step], Step]] = {
     "lookup or null": lambda flow, step: step.lookup(flow.stream("d"), on="k", take=["w"]).select("k", v="coalesce(w, v)"),
     "lookup or drop": lambda flow, step: step.lookup(flow.stream("d"), on="k", take=["w"], missing="drop").select("k", v="v + w"),
     "lookup or letter": lambda flow, step: step.lookup(flow.stream("d"), on="k", take={"x": "w"}, missing="dead_letter").select("k", v="x"),
+    "lookups in a row or null": lambda flow, step: _in_a_row(flow, step, "null", "null", "null"),
+    "lookups in a row or drop": lambda flow, step: _in_a_row(flow, step, "drop", "drop", "drop"),
+    "lookups in a row or either": lambda flow, step: _in_a_row(flow, step, "null", "dead_letter", "drop"),
+    "lookups in a row or letter": lambda flow, step: _in_a_row(flow, step, "dead_letter", "drop", "null"),
     "union": lambda flow, step: step.union(_other(flow)),
     "union with itself": lambda flow, step: step.union(step.where("k > 1")),
     "distinct": lambda flow, step: step.distinct(),

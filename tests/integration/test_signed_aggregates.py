@@ -12,15 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
 
 from righttime.pipeline.nodes import Measure
 from righttime.pipeline.operators.aggregate import aggregate
+from righttime.pipeline.operators.query import Reach
 from righttime.pipeline.operators.signed import Signed
 from righttime.pipeline.operators.target import additive_target, aggregated_target, keyed_target
 from righttime.pipeline.spark import SparkOwner
 from tests.integration.test_signed_operators import JOBS, LAW, frame_of
 from tests.support import signed_models as model
-from tests.support.signed_histories import Changes, Drains, Row, Runner, compare_every_job, drainings, histories, session
+from tests.support.signed_histories import REACHES, Changes, Drains, Row, Runner, compare_every_job, drainings, histories, session, total
 
 ITEMS = pa.schema([("g", pa.string()), ("h", pa.int32()), ("i", pa.int32()), ("d", pa.decimal128(10, 2)), ("f", pa.float64()), ("s", pa.string())])
 FLOATS = st.sampled_from([None, 0.1, -0.0, 1e-3, 3.0, 1e15, -7.25, math.nan, math.inf, -math.inf])
@@ -82,6 +84,27 @@ def test_all_measures_are_exact_at_every_job(runner: Runner, by: list[str], chan
     places = list(range(len(by)))
     compare_every_job(found, lambda job: model.grouped(changes.at(job), by=places, measures=PLAIN), jobs_max=JOBS, width=len(by) + len(MEASURES))
     assert all(row[-1] in (1, -1) for row in found)
+
+
+@pytest.mark.parametrize("reach", REACHES)
+def test_a_row_without_a_value_leaves_the_least_and_the_greatest_of_its_group_as_they_were(runner: Runner, reach: Reach) -> None:
+    """Nothing of such a row is among the pairs of group and value, and yet its group has to be looked up."""
+    rows = [
+        ("a", 1, None, None, 3.0, "x", 1, 1),
+        ("b", 1, None, None, 5.0, "z", 1, 1),
+        ("a", 1, None, None, None, None, 2, 1),
+        ("a", 1, None, None, None, "y", 3, 1),
+    ]
+    measures = [Measure("low", "min", "f"), Measure("high", "max", "s"), Measure("n", "count", "*")]
+
+    def operate(deltas: Sequence[Signed | None], state: Any) -> Any:
+        made, parts = aggregate(deltas[0], state, by=["g"], measures=measures)
+        return {"out": frame_of(made)}, parts
+
+    found = runner.run([Changes(ITEMS, rows)], Drains([range(1, 2), range(2, 3), range(3, 4)], reach), operate)["out"]
+    last = [("a", 3.0, "x", 1), ("a", 3.0, "x", 2), ("a", 3.0, "y", 3)]
+    for job, row in enumerate(last, start=1):
+        assert total((each for each in found if each[-2] <= job), width=4) == Counter([row, ("b", 5.0, "z", 1)])
 
 
 def test_compiled_code_and_adaptive_plans_give_the_same(spark_owner: SparkOwner) -> None:
@@ -164,7 +187,7 @@ def test_sums_and_averages_have_the_value_and_the_type_of_sparks_own(runner: Run
         measures=[Measure("s", "sum", "v"), Measure("a", "avg", "v")],
     )
     theirs = child.sql(f"SELECT sum(v) AS s, avg(v) AS a FROM (SELECT v, explode(array_repeat(1, CAST(_w AS INT))) FROM VALUES {source} AS t(v, _w))")
-    assert ours is not None
+    assert ours is not None and isinstance(ours.frame, DataFrame)
     assert [field.dataType for field in ours.frame.schema][:2] == [field.dataType for field in theirs.schema]
     one, other = ours.frame.collect()[0], theirs.collect()[0]
     if kind in ("FLOAT", "DOUBLE"):

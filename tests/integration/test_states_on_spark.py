@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from righttime.pipeline.nodes import Measure
 from righttime.pipeline.operators.aggregate import aggregate
 from righttime.pipeline.operators.join import left_join
+from righttime.pipeline.operators.query import frame_of
 from righttime.pipeline.operators.signed import Signed
 from righttime.pipeline.spark import SparkOwner
 from righttime.pipeline.states import StateStore
@@ -33,8 +34,8 @@ def drained(runner: Runner, store: StateStore, changes: Changes, jobs: range) ->
     """Run an aggregate over one drain, keep its state, and return its changes."""
     delta = runner.signed(changes, jobs, "sent")
     made, parts = aggregate(delta, store.frames(runner.child, "agg", up_to_job=jobs.start - 1), by=["g"], measures=MEASURES)
-    found = [] if made is None else rows_of(made.rows().toArrow())
-    store.append(jobs.start, jobs.stop - 1, {("agg", part): frame.toArrow() for part, frame in parts.items()})
+    found = [] if made is None else rows_of(frame_of(made.rows()).toArrow())
+    store.append(jobs.start, jobs.stop - 1, {("agg", part): frame_of(frame).toArrow() for part, frame in parts.items()})
     return found
 
 
@@ -78,6 +79,6 @@ def test_a_plan_made_before_a_compaction_still_reads_what_it_saw(runner: Runner,
     after = plan()
     assert before is not None and after is not None
     expected = Counter([(1, None, 3, 1), (2, None, 3, 1), (3, "c", 3, 1)])
-    assert Counter(rows_of(before.rows().toArrow())) == expected
-    assert Counter(rows_of(after.rows().toArrow())) == expected
+    assert Counter(rows_of(frame_of(before.rows()).toArrow())) == expected
+    assert Counter(rows_of(frame_of(after.rows()).toArrow())) == expected
     assert store.table("join", "right").num_rows == 2  # type: ignore[union-attr]

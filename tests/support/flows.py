@@ -18,6 +18,7 @@ from righttime.changes.schema import TableSchema, declare_table
 from righttime.pipeline.analysis import Analysed, analyse
 from righttime.pipeline.execute import DrainResult, run_drain
 from righttime.pipeline.flow import Flow
+from righttime.pipeline.operators.signed import WEIGHT
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]
@@ -88,6 +89,10 @@ class MemoryStates:
         """Return all parts of a step."""
         found = {part: self.frame(child, node, part) for step, part in self.parts if step == node}
         return {part: frame for part, frame in found.items() if frame is not None}
+
+    def is_net(self, node: str, part: str) -> bool:
+        """Return whether no row of a part was ever taken back."""
+        return all(pc.min(table[WEIGHT]).as_py() > 0 for table in self.parts.get((node, part), ()))
 
 
 class Bench:

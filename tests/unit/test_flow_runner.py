@@ -540,3 +540,13 @@ def test_queries_beside_jobs_that_end_by_themselves_are_never_refused(stage: Sta
     lock = threading.Lock()
     for done in [stage.pool.submit(ask, number) for number in range(6)]:
         done.result(60)
+
+
+def test_a_late_answer_names_the_table_that_was_asked_for(stage: Stage) -> None:
+    """Not another target of the same flow."""
+    stage.wh.create_table("u", "k INT NOT NULL, v INT", keys=["k"])
+    stage.runner, stage.engine = run_plain(stage.wh, {"t": "s", "u": "s"})
+    stage.runner.stop()
+    stage.insert(1, 1)
+    with pytest.raises(FreshnessUnavailable, match="Table 'u'"):
+        stage.wh.read("u")

@@ -20,12 +20,17 @@ from righttime.errors import AsOfUnavailable, FreshnessUnavailable
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """How long one query waits, and what it takes if that is not enough: nothing, or a cut down to `floor_us`."""
+    """How long one query over some tables waits, and what it takes if that is not enough: nothing, or a cut down to `floor_us`."""
 
+    tables: tuple[str, ...]
     started_s: float
     deadline_s: float
     floor_us: int
     accept_late: bool
+
+    def table_of(self, flow: Maintainer) -> str:
+        """Return the table for whose sake the query waits for a flow."""
+        return next(name for name in self.tables if name in flow.tables)
 
 
 class Cuts(CatalystMemory):
@@ -53,7 +58,7 @@ class Cuts(CatalystMemory):
             if exact and time_us < floor_us:
                 self._refuse_as_of(time_us, tables)
             wanted_us = max(time_us, floor_us)
-            wait = _Wait(self.clock.monotonic_s(), deadline_s, floor_us, accept_late)
+            wait = _Wait(tuple(tables), self.clock.monotonic_s(), deadline_s, floor_us, accept_late)
             if flows:
                 came_us = self.authority.read_us() if asked_us is None else asked_us
                 if not exact:
@@ -163,7 +168,7 @@ class Cuts(CatalystMemory):
             stuck = next((flow for flow in behind if flow.trouble), None)  # a runner that ends, however it ends, says so
             blurred = next((flow for flow in behind if cut_us <= flow.horizon_us), None)
             if blurred is not None:
-                self._refuse_blurred(blurred, cut_us)
+                self._refuse_blurred(blurred, cut_us, wait)
             if stuck is None and now_s < wait.deadline_s:
                 self.arrivals.wait(timeout=max(wait.deadline_s - now_s, 0.001))
                 continue
@@ -183,17 +188,17 @@ class Cuts(CatalystMemory):
     def _flow_late(self, flow: Maintainer, cut_us: int, wait: _Wait) -> FreshnessUnavailable:
         newest_us = flow.exact_before(cut_us)
         return FreshnessUnavailable(
-            table=flow.tables[0],
+            table=wait.table_of(flow),
             source=flow.source,
             waited_s=self.clock.monotonic_s() - wait.started_s,
             stale_s=max(self.authority.read_us() - max(newest_us, flow.horizon_us, self._opened_us), 0) / 1e6,
             why=flow.trouble or "the flow has not come so far yet",
         )
 
-    def _refuse_blurred(self, flow: Maintainer, cut_us: int) -> None:
+    def _refuse_blurred(self, flow: Maintainer, cut_us: int, wait: _Wait) -> None:
         raise AsOfUnavailable(
             asked=time_text(cut_us),
-            table=flow.tables[0],
+            table=wait.table_of(flow),
             reason="the flow that maintains it took changes before and after that time in one job",
             earliest=time_text(flow.horizon_us),
         )

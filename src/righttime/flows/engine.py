@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import SparkSession
 
 from righttime.changes.faults import CrashPoint, reach
 from righttime.flows.inputs import input_of
@@ -31,6 +32,7 @@ class DrainEngine:
     def __init__(self, analysed: Analysed, spark: SparkOwner, *, streams: Mapping[str, pa.Schema], folder: Path, last_job: int, letters_max: int) -> None:
         self._analysed = analysed
         self._spark = spark
+        self._child: SparkSession | None = None
         self._streams = streams  # columns of the stored changes
         self._states = StateStore(folder, analysed.fingerprint, flow=analysed.flow.name)
         self._states.forget_after(last_job)
@@ -43,7 +45,7 @@ class DrainEngine:
 
     def drain(self, jobs: Sequence[FlowJob]) -> Drained:
         """Compute what these jobs do, in one Spark job, and keep the state they leave."""
-        child = self._spark.child()
+        child = self._session()
         inputs = {name: input_of(self._spark, child, name, columns, jobs) for name, columns in self._streams.items()}
         numbers = range(jobs[0].number, jobs[-1].number + 1)
         result = run_drain(self._analysed, child, inputs, self._states, numbers, dead_letters_max=self._letters_max)
@@ -54,6 +56,12 @@ class DrainEngine:
         self._drains += 1
         empty = {**self._analysed.tables, self._letters.table.name: self._letters.table.columns}
         return Drained(result, self._letters.table.name, letters, {table: columns.empty_table() for table, columns in empty.items()})
+
+    def _session(self) -> SparkSession:
+        """Return the session of all drains: what it knows of state that does not change need not be found out again."""
+        if self._child is None or self._child.sparkContext is not self._spark.session().sparkContext:
+            self._child = self._spark.child()
+        return self._child
 
     @property
     def is_scattered(self) -> bool:

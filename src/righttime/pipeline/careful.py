@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from righttime.errors.flows import StepFailed, TooManyDeadLetters
 from righttime.pipeline.nodes import Node, Target
+from righttime.pipeline.operators.query import frame_of
 from righttime.pipeline.operators.signed import JOB, WEIGHT, Signed
 from righttime.pipeline.plan import RowStep
 from righttime.pipeline.stateless import ROW, noted
@@ -51,7 +52,7 @@ class Careful:
 
     def rows(self, step: str, node: Node | Target, given: Signed, make: RowStep) -> Signed | None:
         """Return what the step makes of the rows that it can take."""
-        frame = given.rows()
+        frame = frame_of(given.rows())
         table = self._run(node, frame.toArrow)
         made = self._sift(_Trial(step, str(node.origin), given, frame.schema, make), table)
         return self._local(made)
@@ -60,7 +61,7 @@ class Careful:
         """Run a step with state; no single row can be blamed if it fails."""
         if made is None:
             return None
-        frame = made.rows()
+        frame = frame_of(made.rows())
         table = self._run(node, frame.toArrow)
         return replace(made, frame=self._child.createDataFrame(table, frame.schema)) if table.num_rows else None
 
@@ -79,7 +80,7 @@ class Careful:
         try:
             with quiet():
                 made = trial.make(given)
-                frame = made.rows()
+                frame = frame_of(made.rows())
                 return [_Made(made, frame.schema, frame.toArrow())]
         except SparkFailure as error:
             if table.num_rows == 1:
@@ -89,7 +90,7 @@ class Careful:
         return self._sift(trial, table.slice(0, middle)) + self._sift(trial, table.slice(middle))
 
     def _bury(self, trial: _Trial, given: Signed, reason: str) -> None:
-        (row,) = noted(given, with_row=True).toArrow().to_pylist()
+        (row,) = frame_of(noted(given, with_row=True)).toArrow().to_pylist()
         self.letters.append(DeadLetter(trial.step, trial.origin, reason, row[JOB], row[WEIGHT], row[ROW]))
         if len(self.letters) > self._letters_max:
             jobs = f"{self._jobs.start} to {self._jobs.stop - 1}"

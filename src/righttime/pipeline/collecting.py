@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from righttime.pipeline.operators.query import Query
+from righttime.pipeline.operators.query import Frame, Query, frame_of
 
 _TAG = "tag"
 
 
-def collect(frames: Sequence[DataFrame], columns: Sequence[str]) -> list[pa.Table]:
+def collect(frames: Sequence[Frame], columns: Sequence[str]) -> list[pa.Table]:
     """Return the rows of each frame, from one Spark action over all of them; frames whose columns are the same may share a name in `columns`."""
     if not frames:
         return []
@@ -26,7 +26,7 @@ def collect(frames: Sequence[DataFrame], columns: Sequence[str]) -> list[pa.Tabl
     return [_untagged(everything, tag, column) for tag, column in enumerate(columns)]
 
 
-def tagged_union(frames: Sequence[DataFrame], columns: Sequence[str]) -> DataFrame:
+def tagged_union(frames: Sequence[Frame], columns: Sequence[str]) -> DataFrame:
     """Return one frame with the rows of all: a tag, and a struct column for each of the names, which is null in the rows of others."""
     different = list(dict.fromkeys(columns))
     with Query(frames[0]) as sql:
@@ -34,7 +34,7 @@ def tagged_union(frames: Sequence[DataFrame], columns: Sequence[str]) -> DataFra
         for tag, (frame, own) in enumerate(zip(frames, columns, strict=True)):
             rows = ", ".join(f"{'struct(*)' if name == own else 'NULL'} AS {name}" for name in different)
             parts.append(f"SELECT {tag} AS {_TAG}, {rows} FROM {sql.view(frame)}")
-        return sql.run(" UNION ALL ".join(parts))
+        return frame_of(sql.run(" UNION ALL ".join(parts)))
 
 
 def _run(union: DataFrame) -> pa.Table:

@@ -21,7 +21,7 @@ from righttime.pipeline.analysis import Analysed
 from righttime.pipeline.careful import Careful, DeadLetter, SparkFailure, reason_of
 from righttime.pipeline.collecting import collect
 from righttime.pipeline.nodes import Expect, Lookup, Target
-from righttime.pipeline.operators.query import Reach
+from righttime.pipeline.operators.query import Reach, writing
 from righttime.pipeline.operators.signed import JOB, WEIGHT
 from righttime.pipeline.operators.target import CLASH, DELETE, OPERATION
 from righttime.pipeline.plan import Guard, Inputs, Output, Plan, Trusting
@@ -98,7 +98,7 @@ class _Work:
         states = Watched(self.states) if reach == "task" else self.states
         plan = Plan(self.analysed, self.child, self.inputs, states, self.jobs, guard or Trusting(), reach=reach)
         try:
-            with set_up(self.child, reach):
+            with set_up(self.child, reach), writing(self.child):
                 outputs = plan.build()
                 columns = [_NOTES if output.kind in ("dead_letter", "expectation") else f"c{place}" for place, output in enumerate(outputs)]
                 return list(zip(outputs, collect([output.frame for output in outputs], columns), strict=True))

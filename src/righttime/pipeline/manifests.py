@@ -22,10 +22,11 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class StateFile:
-    """One Parquet file of a part: its name below the folder of the state, and its rows."""
+    """One Parquet file of a part: its name below the folder of the state, its rows, and whether some of them take back others."""
 
     name: str
     rows: int
+    takes_back: bool = True
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Manifests:
 
 
 def _encode(manifest: Manifest) -> bytes:
-    parts = [[step, part, [[file.name, file.rows] for file in files]] for (step, part), files in manifest.parts.items()]
+    parts = [[step, part, [[file.name, file.rows, file.takes_back] for file in files]] for (step, part), files in manifest.parts.items()]
     content = {"format": FORMAT, "first_job": manifest.first_job, "last_job": manifest.last_job, "summed": manifest.summed, "parts": parts}
     text = json.dumps(content, sort_keys=True)
     return json.dumps({"crc": zlib.crc32(text.encode()), "manifest": content}, sort_keys=True).encode()
@@ -105,5 +106,5 @@ def _decode(path: Path) -> Manifest | None:
             return None
     except (ValueError, KeyError, TypeError):
         return None
-    parts = {(step, part): tuple(StateFile(name, rows) for name, rows in files) for step, part, files in content["parts"]}
+    parts = {(step, part): tuple(StateFile(*file) for file in files) for step, part, files in content["parts"]}
     return Manifest(content["first_job"], content["last_job"], parts, content["summed"])

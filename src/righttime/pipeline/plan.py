@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import DataType
 
 from righttime.pipeline import stateless
 from righttime.pipeline.analysis import Analysed, arrow_schema
+from righttime.pipeline.kept import Kept, taken, types_of
 from righttime.pipeline.nodes import (
     Aggregate,
     Apply,
@@ -38,8 +38,8 @@ from righttime.pipeline.nodes import (
 from righttime.pipeline.operators.aggregate import aggregate
 from righttime.pipeline.operators.distinct import distinct
 from righttime.pipeline.operators.history import as_of, history
-from righttime.pipeline.operators.join import LEFT, RIGHT, join, left_join, lookup, lookup_or_null
-from righttime.pipeline.operators.query import Reach
+from righttime.pipeline.operators.join import BOTH, LEFT, RIGHT, Remember, join, left_join, lookup, lookup_or_null
+from righttime.pipeline.operators.query import Frame, Reach, frame_of
 from righttime.pipeline.operators.signed import Parts, Signed, unite
 from righttime.pipeline.operators.target import additive_target, aggregated_target, keyed_target
 from righttime.pipeline.reach import States
@@ -79,7 +79,7 @@ class Output:
     kind: Literal["target", "state", "dead_letter", "expectation"]
     step: str
     part: str
-    frame: DataFrame
+    frame: Frame
 
 
 class Plan:
@@ -88,13 +88,11 @@ class Plan:
     def __init__(self, analysed: Analysed, child: SparkSession, inputs: Inputs, states: States, jobs: range, guard: Guard, *, reach: Reach = "sent") -> None:
         self._analysed = analysed
         self._reach = reach
-        self._child = child
         self._inputs = inputs
-        self._states = states
-        self._jobs = jobs
+        self._kept = Kept(analysed, child, states, jobs, reach=reach)
         self._guard = guard
         self._deltas: dict[Node, Signed | None] = {}
-        self._uses = _uses(analysed)
+        self._uses = self._count_uses()
         self._cuts: list[DataFrame] = []
         self.outputs: list[Output] = []
 
@@ -114,7 +112,7 @@ class Plan:
             frame = self._inputs.get(node.stream)
             if frame is None:
                 return None
-            return Signed(self._near(frame), (*self._analysed.schemas[step].names, *self._analysed.carried[step]), self._reach)
+            return Signed(self._kept.near(frame), (*self._analysed.schemas[step].names, *self._analysed.carried[step]), self._reach)
         if all(self._deltas[given] is None for given in node.inputs):
             return None
         if isinstance(node, Where | Select | Derive | Expect | Apply):
@@ -130,22 +128,41 @@ class Plan:
 
         The plan of whatever follows begins here: without this it would be written out anew for each use, and again for each use of those.
         """
-        if made is None or self._uses[node] < 2:
+        # A few rows of a file are read again sooner than they are put aside.
+        if made is None or self._uses[node] < 2 or (isinstance(node, StreamNode) and self._reach == "task"):
             return made
         columns = tuple(name for name in made.columns if name.startswith("_") or name in self._analysed.used[step])
         # Of a union Spark does not know that it is in one partition, and would shuffle whatever comes after it.
-        frame = self._near(replace(made, columns=columns).rows()).localCheckpoint(eager=False)
+        frame = frame_of(self._kept.near(replace(made, columns=columns).rows())).localCheckpoint(eager=False)
         self._cuts.append(frame)
         return replace(made, frame=frame, columns=columns)
+
+    def _count_uses(self) -> dict[Node, int]:
+        """Return how often the changes of each step are read: once by a step that looks at rows, several times by one that keeps state."""
+        uses = dict.fromkeys(self._analysed.ids, 0)
+        for node in self._analysed.nodes.values():
+            once = isinstance(node, Where | Select | Derive | Apply | Union) or (isinstance(node, Lookup) and self._reads_once(node))
+            for given in node.inputs:
+                uses[given] += 1 if once else 2
+        for target in self._analysed.flow.targets:
+            uses[target.node] += 2
+        return uses
+
+    def _reads_once(self, node: Lookup) -> bool:
+        """Return whether a look-up only puts its left changes to rows that stay as they are."""
+        plain = node.missing == "drop" or (node.missing == "null" and self._kept.is_net(self._analysed.ids[node], RIGHT))
+        return plain and LEFT not in _remembered(node) and not self._changes(node.right)
+
+    def _changes(self, node: Node) -> bool:
+        if isinstance(node, StreamNode):
+            return self._inputs.get(node.stream) is not None
+        return any(self._changes(given) for given in node.inputs)
 
     def close(self) -> None:
         """Let go of what was computed once."""
         for frame in self._cuts:
             plan: Any = frame._jdf.queryExecution().logical()
             plan.rdd().unpersist(False)
-
-    def _near(self, frame: DataFrame) -> DataFrame:
-        return frame.coalesce(1) if self._reach == "task" else frame
 
     def _by_row(self, step: str, node: Where | Select | Derive | Expect | Apply) -> Signed | None:
         given = self._deltas[node.input]
@@ -187,10 +204,10 @@ class Plan:
             case AsOf():
                 return self._as_of(step, node)
             case Distinct():
-                return distinct(self._narrow(node.input), self._state(step))
+                return distinct(self._narrow(node.input), self._kept.parts(step))
             case Aggregate():
                 given, measures = self._measured(step, node)
-                return aggregate(given, self._state(step), by=node.by, measures=measures)
+                return aggregate(given, self._kept.parts(step), by=node.by, measures=measures)
             case History():
                 return self._history(step, node), {}
             case _:
@@ -203,27 +220,32 @@ class Plan:
         take = {name: name for name in names if name in used and name not in merged}
         left, right = self._narrow(node.left), self._narrow(node.right)
         if node.how == "left":
-            return left_join(left, right, self._sides(step, left, right, always_right=True), on=node.on, take=take, types=self._types(step, take))
-        return join(left, right, self._sides(step, left, right), on=node.on, take=take)
+            return left_join(
+                left, right, self._kept.sides(step, left, right, always_right=True), on=node.on, take=take, types=types_of(self._analysed, step, take)
+            )
+        return join(left, right, self._kept.sides(step, left, right), on=node.on, take=take)
 
     def _lookup(self, step: str, node: Lookup) -> tuple[Signed | None, Parts]:
-        left, right, take = self._narrow(node.left), self._narrow(node.right), self._take(step, node)
-        state = self._sides(step, left, right)
+        left, right, take = self._narrow(node.left), self._narrow(node.right), taken(self._analysed, node)
+        state = self._kept.sides_of_lookup(node, left, right)
+        remember = _remembered(node)
         if node.missing == "null":
-            return lookup_or_null(left, right, state, on=node.on, take=take, types=self._types(step, take))
+            types, is_net = types_of(self._analysed, step, take), self._kept.is_net(step, RIGHT)
+            return lookup_or_null(left, right, state, on=node.on, take=take, types=types, remember=remember, is_net=is_net)
         if node.missing == "drop":
-            return join(left, right, state, on=node.on, take=take)
-        found, missing, parts = lookup(left, right, state, on=node.on, take=take)
+            return join(left, right, state, on=node.on, take=take, remember=remember)
+        found, missing, parts = lookup(left, right, state, on=node.on, take=take, remember=remember)
         if missing is not None:
             self._note("dead_letter", step, missing, with_row=True)
         return found, parts
 
     def _as_of(self, step: str, node: AsOf) -> tuple[Signed | None, Parts]:
         assert isinstance(node.right, History)
-        take = self._take(step, node)
+        used = self._analysed.used[step]
+        take = {name: column for name, column in node.take if name in used}
         left, right = self._narrow(node.left), self._narrow(node.right)
         start, end = node.right.start, node.right.end
-        return as_of(left, right, self._sides(step, left, right), on=node.on, take=take, types=self._types(step, take), start=start, end=end)
+        return as_of(left, right, self._kept.sides(step, left, right), on=node.on, take=take, types=types_of(self._analysed, step, take), start=start, end=end)
 
     def _history(self, step: str, node: History) -> Signed | None:
         given = self._deltas[node.input]
@@ -254,17 +276,17 @@ class Plan:
     def _into(self, target: Target) -> None:
         node, step = target.node, self._analysed.ids[target.node]
         name = f"into_{target.table}"
-        lines: DataFrame | None
+        lines: Frame | None
         if self._is_fused(target):
             assert isinstance(node, Aggregate)
             if self._deltas[node.input] is None:
                 return
             given, measures = self._measured(step, node)
-            lines, parts = aggregated_target(given, self._state(name), by=node.by, measures=measures)
+            lines, parts = aggregated_target(given, self._kept.parts(name), by=node.by, measures=measures)
         elif target.additive and not self._analysed.is_unique(target):
-            lines, parts = additive_target(self._narrow(node), self._state(name), keys=target.keys, additive=target.additive)
+            lines, parts = additive_target(self._narrow(node), self._kept.parts(name), keys=target.keys, additive=target.additive)
         else:
-            lines, parts = keyed_target(self._narrow(node), self._state(name), keys=target.keys)
+            lines, parts = keyed_target(self._narrow(node), self._kept.parts(name), keys=target.keys)
         self._keep(name, parts)
         if lines is not None:
             self.outputs.append(Output("target", target.table, "", lines))
@@ -280,22 +302,6 @@ class Plan:
     def _only(self, given: Signed, names: list[str], carried: tuple[str, ...]) -> Signed:
         return replace(given, columns=(*names, *carried))
 
-    def _take(self, step: str, node: Lookup | AsOf) -> dict[str, str]:
-        return {name: column for name, column in node.take if name in self._analysed.used[step]}
-
-    def _types(self, step: str, names: Mapping[str, str]) -> dict[str, DataType]:
-        return {field.name: field.dataType for field in self._analysed.schemas[step] if field.name in names}
-
-    def _state(self, step: str) -> dict[str, DataFrame]:
-        found = self._states.frames(self._child, step, up_to_job=self._jobs.start - 1)
-        return {part: self._near(frame) for part, frame in found.items()}
-
-    def _sides(self, step: str, left: Signed | None, right: Signed | None, *, always_right: bool = False) -> dict[str, DataFrame]:
-        """Return the kept rows that changes of the other side meet."""
-        wanted = [(LEFT, right is not None), (RIGHT, left is not None or always_right)]
-        found = [(part, self._states.frame(self._child, step, part, up_to_job=self._jobs.start - 1)) for part, needed in wanted if needed]
-        return {part: self._near(frame) for part, frame in found if frame is not None}
-
     def _keep(self, step: str, parts: Parts) -> None:
         self.outputs += [Output("state", step, part, frame) for part, frame in parts.items()]
 
@@ -303,13 +309,6 @@ class Plan:
         self.outputs.append(Output(kind, step, "", stateless.noted(rows, with_row=with_row)))
 
 
-def _uses(analysed: Analysed) -> dict[Node, int]:
-    """Return how often the changes of each step are read: once by a step that looks at rows, several times by one that keeps state."""
-    uses = dict.fromkeys(analysed.ids, 0)
-    for node in analysed.nodes.values():
-        once = isinstance(node, Where | Select | Derive | Apply | Union)
-        for given in node.inputs:
-            uses[given] += 1 if once else 2
-    for target in analysed.flow.targets:
-        uses[target.node] += 2
-    return uses
+def _remembered(node: Lookup) -> Remember:
+    """Return which sides of a look-up are kept: see `kept.py`."""
+    return (RIGHT,) if isinstance(node.left, Lookup) else BOTH

@@ -41,6 +41,8 @@ class States(Protocol):
 
     def frames(self, child: SparkSession, node: str, *, up_to_job: int | None = None) -> dict[str, DataFrame]: ...
 
+    def is_net(self, node: str, part: str) -> bool: ...
+
 
 class TooMuchState(Exception):
     """The state that a drain reads is too much for one task."""
@@ -64,6 +66,10 @@ class Watched:
         found = self._states.frames(child, node, up_to_job=up_to_job)
         self._count(found.values())
         return found
+
+    def is_net(self, node: str, part: str) -> bool:
+        """Return whether no row of a part was ever taken back."""
+        return self._states.is_net(node, part)
 
     def _count(self, frames: Iterable[DataFrame]) -> None:
         self._bytes += sum(map(_bytes, frames))

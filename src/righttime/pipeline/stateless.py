@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
 from righttime.pipeline.applying import Caller
 from righttime.pipeline.nodes import ArrowFunction, Derived, Otherwise, Rows
-from righttime.pipeline.operators.query import Query, names, quoted
+from righttime.pipeline.operators.query import Frame, Query, frame_of, names, quoted
 from righttime.pipeline.operators.signed import JOB, WEIGHT, Signed
 
 MET, ROW = "__met", "_row"
@@ -52,13 +51,13 @@ def expect(judged: Signed, otherwise: Otherwise) -> tuple[Signed, Signed]:
     return replace(met, columns=columns), replace(where(judged, f"NOT {MET} AND {WEIGHT} > 0"), columns=columns)
 
 
-def noted(rows: Signed, *, with_row: bool) -> DataFrame:
+def noted(rows: Signed, *, with_row: bool) -> Frame:
     """Return job, weight and the user's columns as JSON, nulls included; without the row null."""
     text = f"to_json(struct({names(name for name in rows.columns if not name.startswith('_'))}), map('ignoreNullFields', 'false'))"
     return _select(rows, f"{JOB}, {WEIGHT}, {text if with_row else 'CAST(NULL AS STRING)'} AS {ROW}")
 
 
-def _select(given: Signed, columns: str, where: str = "") -> DataFrame:
+def _select(given: Signed, columns: str, where: str = "") -> Frame:
     with Query(given.frame) as sql:
         # Without an alias, Spark takes WHERE (x) for an alias with the column x.
         return sql.run(f"SELECT {columns} FROM {sql.view(given.frame)} AS given{where}")
@@ -66,7 +65,7 @@ def _select(given: Signed, columns: str, where: str = "") -> DataFrame:
 
 def apply(given: Signed, function: ArrowFunction, columns: StructType, arrow: pa.Schema, *, rows: Rows, system: Sequence[str]) -> Signed:
     """Return what a user's function gives for the rows; `system` names carried system columns, which only `rows="same"` can keep."""
-    frame = given.rows()
+    frame = frame_of(given.rows())
     carried = [*system, JOB, WEIGHT]
     types = {field.name: field.dataType for field in frame.schema}
     out = StructType([*columns, *(StructField(name, types[name]) for name in system), StructField(JOB, LongType()), StructField(WEIGHT, LongType())])

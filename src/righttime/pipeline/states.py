@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from righttime.errors.flows import FlowChanged, StatesAhead
 from righttime.pipeline.compaction import files_to_sum, read, summed
 from righttime.pipeline.manifests import Manifest, Manifests, PartName, StateFile
-from righttime.pipeline.operators.signed import JOB
+from righttime.pipeline.operators.signed import JOB, WEIGHT
 from righttime.pipeline.spark import scan_files
 from righttime.telemetry import get_log
 from righttime.warehouse.durable import coded_errors, remove_quietly, replace, sync_file, sync_folder
@@ -45,6 +45,7 @@ class StateStore:
         self._folder, self._flow = folder, flow
         self._lock, self._compacting = threading.RLock(), threading.Lock()
         self._retired: set[str] = set()
+        self._scans: dict[PartName, tuple[SparkSession, tuple[str, ...], DataFrame]] = {}
         if anew and folder.exists():
             shutil.rmtree(folder)
         self._check_declaration(fingerprint)
@@ -63,10 +64,17 @@ class StateStore:
         with self._lock:
             drains = self._up_to(up_to_job)
             files = [str(self._folder / file.name) for drain in drains for file in drain.parts.get((node, part), ())]
-        if not files:
-            return None
-        frame = scan_files(child, pq.read_schema(files[0]), files)
+            if not files:
+                return None
+            frame = self._scan(child, (node, part), tuple(files))
         return frame.where(f"{JOB} <= {up_to_job}") if up_to_job is not None and drains[-1].last_job > up_to_job else frame
+
+    def _scan(self, child: SparkSession, name: PartName, files: tuple[str, ...]) -> DataFrame:
+        """Return a relation over these files; they never change, so the last one of a part serves again as long as they are the same."""
+        known = self._scans.get(name)
+        if known is None or known[0] is not child or known[1] != files:
+            known = self._scans[name] = (child, files, scan_files(child, pq.read_schema(files[0]), files))
+        return known[2]
 
     def frames(self, child: SparkSession, node: str, *, up_to_job: int | None = None) -> dict[str, DataFrame]:
         """Return all parts of a step that have rows, as the operators take them."""
@@ -74,6 +82,11 @@ class StateStore:
             parts = sorted({part for drain in self._drains for step, part in drain.parts if step == node})
             found = {part: self.frame(child, node, part, up_to_job=up_to_job) for part in parts}
         return {part: frame for part, frame in found.items() if frame is not None}
+
+    def is_net(self, node: str, part: str) -> bool:
+        """Return whether no row of a part was ever taken back, so that its lines are its rows."""
+        with self._lock:
+            return not any(file.takes_back for drain in self._drains for file in drain.parts.get((node, part), ()))
 
     def table(self, node: str, part: str, *, up_to_job: int | None = None) -> pa.Table | None:
         """Return the rows of one part as an Arrow table, without Spark; as `frame` otherwise."""
@@ -172,12 +185,13 @@ class StateStore:
             rows = some.num_rows if isinstance(some, pa.Table) else pq.read_metadata(some).num_rows
             if not rows:
                 continue
+            takes_back = not isinstance(some, pa.Table) or WEIGHT not in some.column_names or pc.min(some[WEIGHT]).as_py() < 0
             if isinstance(some, pa.Table):
                 pq.write_table(some, path, compression="zstd", write_page_checksum=True)
             else:
                 some.rename(path)
             sync_file(path)
-            made.append(StateFile(str(path.relative_to(self._folder)), rows))
+            made.append(StateFile(str(path.relative_to(self._folder)), rows, takes_back))
         return tuple(made)
 
     def _part_folder(self, name: PartName) -> Path:

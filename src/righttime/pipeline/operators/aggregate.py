@@ -167,7 +167,7 @@ class _Work:
         return transitions(f"({net_rows(f'({self._pairs(one)})', columns, self._state.get(one.part), reach=self._reach)})", columns)
 
     def _extremes(self, one: _Expression) -> str:
-        return extremes(f"({self._pairs(one)})", self._state.get(one.part), by=self._by, kind=one.kind.simpleString(), reach=self._reach)
+        return extremes(f"({self._pairs(one)})", self._rows, self._state.get(one.part), by=self._by, kind=one.kind.simpleString(), reach=self._reach)
 
     def _own_rows(self) -> str:
         if not any(needs_unit_weights(one.kind) for one in self._using("sum", "avg")):

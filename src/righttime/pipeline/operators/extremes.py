@@ -1,6 +1,6 @@
 """The least and the greatest living value of each group, job by job.
 
-In: changes of (group, value) pairs, and the pairs of earlier drains, as SQL.
+In: changes of (group, value) pairs, the groups that rows of the drain have, and the pairs of earlier drains, as SQL.
 Out: for each touched group its extremes before the drain (job null) and after each job that may have changed them.
 Promise: values that no job of the drain touches are looked at once, whatever the number of jobs.
 """
@@ -15,11 +15,14 @@ from righttime.pipeline.operators.signed import JOB, WEIGHT, net_by_job, touched
 VALUE, LOW, HIGH = "__value", "low", "high"
 
 
-def extremes(values: str, state: str | None, *, by: Sequence[str], kind: str, reach: Reach) -> str:
-    """Return the query for (by, `_job`, `__low`, `__high`), both null without values; the relation `values` has by, `__value` (no nulls), job and weight."""
+def extremes(values: str, rows: str, state: str | None, *, by: Sequence[str], kind: str, reach: Reach) -> str:
+    """Return the query for (by, `_job`, `__low`, `__high`), both null without values; the relation `values` has by, `__value` (no nulls), job and weight.
+
+    `rows` has every group that the drain touches: one whose new rows have no value still has the extremes that it had.
+    """
     lines = [_touched_values(values, state, by, kind, reach=reach)]
     if state is not None:
-        lines.append(_untouched_values(values, state, by, kind, reach=reach))
+        lines.append(_untouched_values(values, rows, state, by, kind, reach=reach))
     group = f" GROUP BY {names(by)}" if by else ""
     found = "min(__low) AS __low, max(__high) AS __high, collect_list(__span) AS __spans, array_append(collect_set(__event), CAST(NULL AS BIGINT)) AS __jobs"
     groups = f"SELECT {names(by, found)} FROM (SELECT * FROM ({' UNION ALL '.join(lines)}){spread(by, reach)}){group}"
@@ -46,10 +49,10 @@ def _touched_values(values: str, state: str | None, by: Sequence[str], kind: str
     return f"SELECT {names(by, lines, event)} FROM ({counted})"
 
 
-def _untouched_values(values: str, state: str, by: Sequence[str], kind: str, *, reach: Reach) -> str:
+def _untouched_values(values: str, rows: str, state: str, by: Sequence[str], kind: str, *, reach: Reach) -> str:
     """Return the extremes of the values that stay as they are, of groups that occur in the changes."""
     columns = (*by, VALUE)
-    hit = touched(state, values, [(name, name) for name in by], reach=reach)
+    hit = touched(state, rows, [(name, name) for name in by], reach=reach)
     rest = touched(f"({hit})", values, [(name, name) for name in columns], reach=reach, inside=False)
     living = f"SELECT {names(columns)} FROM ({rest}) GROUP BY {names(columns)} HAVING sum({WEIGHT}) > 0"
     nothing = f"CAST(NULL AS STRUCT<value: {kind}, begun: BIGINT, ended: BIGINT>) AS __span, CAST(NULL AS BIGINT) AS __event"

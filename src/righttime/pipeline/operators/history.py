@@ -7,7 +7,7 @@ Promise: a fact takes the version of its own commit time, whatever job brings ei
 
 from __future__ import annotations
 
-from righttime.pipeline.operators.join import On, Sides, Take, Types
+from righttime.pipeline.operators.join import BOTH, On, Sides, Take, Types
 from righttime.pipeline.operators.query import Query, names, quoted
 from righttime.pipeline.operators.signed import JOB, WEIGHT, Parts, Signed, State, before, consolidated
 
@@ -39,7 +39,7 @@ def as_of(
     """
     with Sides(facts, versions, state, on, take) as sides:
         terms = [text for text in (_new_facts(sides, start, end), _old_facts(sides, start, end)) if text is not None]
-        return sides.or_null(" UNION ALL ".join(terms) if terms else None, types), sides.parts(also=[start, end])
+        return sides.or_null(" UNION ALL ".join(terms) if terms else None, types), sides.parts(BOTH, also=[start, end])
 
 
 def _new_facts(sides: Sides, start: str, end: str) -> str | None:

@@ -9,27 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType
 
 from righttime.pipeline.operators.distinct import net_rows, transitions
-from righttime.pipeline.operators.query import Query, farthest, hint, names, quoted
+from righttime.pipeline.operators.query import Frame, Query, farthest, hint, names, quoted
 from righttime.pipeline.operators.signed import JOB, WEIGHT, Parts, Signed, State, before, consolidated, rows_of, touched
 
 LEFT, RIGHT = "left", "right"
+BOTH = (LEFT, RIGHT)
+Remember = Sequence[str]
 On = Sequence[tuple[str, str]]
 Take = Mapping[str, str]
 Types = Mapping[str, DataType]
 
 
-def join(left: Signed | None, right: Signed | None, state: State, *, on: On, take: Take) -> tuple[Signed | None, Parts]:
-    """Return the changes of the pairs with equal keys, and the parts `left` and `right`.
+def join(left: Signed | None, right: Signed | None, state: State, *, on: On, take: Take, remember: Remember = BOTH) -> tuple[Signed | None, Parts]:
+    """Return the changes of the pairs with equal keys, and the parts `left` and `right`, as far as they are to be remembered.
 
     `on`: pairs of left and right column. `take`: new name -> right column; the outcome has the left columns, then these.
     Equal pairs of one job may come as several lines whose weights add up. Small changes are sent to the state, which is scanned and not shuffled.
     """
     with Sides(left, right, state, on, take) as sides:
-        return sides.made(sides.matches()), sides.parts()
+        return sides.made(sides.matches()), sides.parts(remember)
 
 
 def left_join(left: Signed | None, right: Signed | None, state: State, *, on: On, take: Take, types: Types) -> tuple[Signed | None, Parts]:
@@ -38,10 +39,12 @@ def left_join(left: Signed | None, right: Signed | None, state: State, *, on: On
         # R' = R without one blank row for each key it has. Then L left join R = L with blanks + L join R': what has a counterpart loses its blank.
         found = sides.matches(right=sides.new_without_blanks(types), right_state=sides.old_without_blanks(types))
         every = [text for text in (found, sides.left_with_nulls(types)) if text is not None]
-        return sides.made_net(every), sides.parts()
+        return sides.made_net(every), sides.parts(BOTH)
 
 
-def lookup(left: Signed | None, right: Signed | None, state: State, *, on: On, take: Take) -> tuple[Signed | None, Signed | None, Parts]:
+def lookup(
+    left: Signed | None, right: Signed | None, state: State, *, on: On, take: Take, remember: Remember = BOTH
+) -> tuple[Signed | None, Signed | None, Parts]:
     """Return the changes of left rows with what their one right row gives, those of left rows that have none (left columns), and the parts.
 
     The right side has at most one row for each key at the end of every job; otherwise use `join`. Two shuffles of the size of the changes.
@@ -52,13 +55,19 @@ def lookup(left: Signed | None, right: Signed | None, state: State, *, on: On, t
         if matches is not None:
             every.append(rows_of(f"({matches})", sides.columns, sign="-"))
         found = sides.made_net([matches] if matches is not None else [])
-        return found, sides.made_net(every, columns=sides.columns), sides.parts()
+        return found, sides.made_net(every, columns=sides.columns), sides.parts(remember)
 
 
-def lookup_or_null(left: Signed | None, right: Signed | None, state: State, *, on: On, take: Take, types: Types) -> tuple[Signed | None, Parts]:
-    """Return the changes of all left rows with what their one right row gives, nulls of `types` where there is none, and the parts; as `lookup` otherwise."""
+def lookup_or_null(
+    left: Signed | None, right: Signed | None, state: State, *, on: On, take: Take, types: Types, remember: Remember = BOTH, is_net: bool = False
+) -> tuple[Signed | None, Parts]:
+    """Return the changes of all left rows with what their one right row gives, nulls of `types` where there is none, and the parts; as `lookup` otherwise.
+
+    With `is_net` no row of the right state was ever taken back: then left rows that meet nothing else need a plain outer join.
+    """
     with Sides(left, right, state, on, take) as sides:
-        return sides.or_null(sides.matches(), types), sides.parts()
+        made = sides.outer(types) if is_net and right is None else sides.or_null(sides.matches(), types)
+        return made, sides.parts(remember)
 
 
 class Sides:
@@ -81,11 +90,11 @@ class Sides:
         if self._sql is not None:
             self._sql.__exit__(None, None, None)
 
-    def _view(self, frame: DataFrame | None) -> str | None:
+    def _view(self, frame: Frame | None) -> str | None:
         return None if frame is None or self._sql is None else self._sql.view(frame)
 
-    def run(self, text: str) -> DataFrame:
-        """Return the frame that the text means."""
+    def run(self, text: str) -> Frame:
+        """Return the relation that the text means."""
         assert self._sql is not None
         return self._sql.run(text)
 
@@ -100,10 +109,10 @@ class Sides:
         kept = (*self.columns, *self._take) if columns is None else tuple(columns)
         return Signed(self.run(consolidated(f"({' UNION ALL '.join(parts)})", kept)), kept, self.reach)
 
-    def parts(self, *, also: Sequence[str] = ()) -> Parts:
+    def parts(self, remember: Remember, *, also: Sequence[str] = ()) -> Parts:
         """Return what has to be remembered: all left columns, and the right ones that the join reads."""
         kept = {LEFT: (self.left, self.columns), RIGHT: (self.right, tuple(dict.fromkeys([*self.needed, *also])))}
-        return {name: self.run(rows_of(view, columns)) for name, (view, columns) in kept.items() if view is not None}
+        return {name: self.run(rows_of(view, columns)) for name, (view, columns) in kept.items() if view is not None and name in remember}
 
     def matches(self, *, right: str | None = None, right_state: str | None = None) -> str | None:
         """Return dL x (R + dR) + L x dR, of rows with equal keys; in place of the right sides their narrow rows may be given as SQL."""
@@ -132,6 +141,17 @@ class Sides:
         # greatest() skips nulls, so a row of the state takes the job of its partner.
         outcome = f"{names(self.columns, of='l')}{taken}, greatest(l.{JOB}, r.{JOB}) AS {JOB}, l.{WEIGHT} * r.{WEIGHT} AS {WEIGHT}"
         return f"SELECT {hint(sent, self.reach)} {outcome} FROM {left} l JOIN {right} r ON {equal}{where}"
+
+    def outer(self, types: Types) -> Signed | None:
+        """Return the left rows with what the right state gives, nulls where it has no row; each line of that state is a row, one for each key at most."""
+        if self.left is None or self.right_state is None:
+            nothing = self.left_with_nulls(types)
+            return None if nothing is None else self.made(nothing)
+        equal = " AND ".join(f"l.{quoted(name)} = r.__on_{place}" for place, (name, _) in enumerate(self._on))
+        taken = "".join(f", r.__taken_{place} AS {quoted(name)}" for place, name in enumerate(self._take))
+        right = f"({self.narrow(self.right_state)})"
+        columns = f"{names(self.columns, of='l')}{taken}, l.{JOB}, l.{WEIGHT}"
+        return self.made(f"SELECT {hint('l', self.reach)} {columns} FROM {self.left} l LEFT JOIN {right} r ON {equal}")
 
     def or_null(self, found: str | None, types: Types) -> Signed | None:
         """Return what was found, and the left rows that were not, with nulls; each left row is found at most once. One shuffle."""
@@ -178,7 +198,7 @@ class Sides:
         return f"SELECT {', '.join([*(quoted(name) for _, name in self._on), *nulls, rest])} FROM {keys}"
 
 
-def columns_of(state: DataFrame | None) -> tuple[str, ...]:
+def columns_of(state: Frame | None) -> tuple[str, ...]:
     """Return the columns of the rows that a state part holds."""
     return () if state is None else tuple(name for name in state.columns if name not in (JOB, WEIGHT))
 

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from righttime.pipeline.operators.query import Query, Reach, farthest, hint, names, quoted, spread
+from righttime.pipeline.operators.query import Frame, Query, Reach, farthest, hint, names, quoted, spread
 
 JOB, WEIGHT = "_job", "_w"
 # Columns of state that are summed up when a state is compacted; all others but the job say which row it is.
 ACCUMULATOR_PREFIX = "_acc_"
 
-Parts = dict[str, DataFrame]
-State = Mapping[str, DataFrame]
+Parts = dict[str, Frame]
+State = Mapping[str, Frame]
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Signed:
     An empty set is not a `Signed` but None, wherever that is known beforehand.
     """
 
-    frame: DataFrame
+    frame: Frame
     columns: tuple[str, ...]
     reach: Reach = "sent"
 
-    def rows(self) -> DataFrame:
-        """Return the frame with exactly columns, job and weight."""
+    def rows(self) -> Frame:
+        """Return the relation with exactly columns, job and weight."""
         with Query(self.frame) as sql:
             return sql.run(rows_of(sql.view(self.frame), self.columns))
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame
-
 from righttime.pipeline.operators.aggregate import MeasureLike, group_changes
-from righttime.pipeline.operators.query import Query, names, quoted, spread
+from righttime.pipeline.operators.query import Frame, Query, names, quoted, spread
 from righttime.pipeline.operators.signed import JOB, RUNNING, WEIGHT, Parts, Signed, State, before, touched, window
 
 OPERATION = "_op"
@@ -21,7 +19,7 @@ INSERT, UPDATE, DELETE, CLASH = "insert", "update", "delete", "clash"
 KEYS = "keys"
 
 
-def keyed_target(delta: Signed | None, state: State, *, keys: Sequence[str]) -> tuple[DataFrame | None, Parts]:
+def keyed_target(delta: Signed | None, state: State, *, keys: Sequence[str]) -> tuple[Frame | None, Parts]:
     """Return the lines of a table that has one row for each key, and the part `keys`. One shuffle."""
     if delta is None:
         return None, {}
@@ -52,7 +50,7 @@ def _net_by_key(delta: Signed, new: str, state: str | None, keys: Sequence[str])
     return f"SELECT {key}, {came}, sum({WEIGHT}) AS {WEIGHT} FROM ({net}) GROUP BY {key}"
 
 
-def additive_target(delta: Signed | None, state: State, *, keys: Sequence[str], additive: Sequence[str]) -> tuple[DataFrame | None, Parts]:
+def additive_target(delta: Signed | None, state: State, *, keys: Sequence[str], additive: Sequence[str]) -> tuple[Frame | None, Parts]:
     """Return the lines of a table that holds, by key, the sums of the additive columns over all rows; a key without rows has no row.
 
     The step has no other columns. The part `groups` has, by job and key, what the job adds. One shuffle.
@@ -60,7 +58,7 @@ def additive_target(delta: Signed | None, state: State, *, keys: Sequence[str], 
     return aggregated_target(delta, state, by=keys, measures=[_Sum(name, quoted(name)) for name in additive])
 
 
-def aggregated_target(delta: Signed | None, state: State, *, by: Sequence[str], measures: Sequence[MeasureLike]) -> tuple[DataFrame | None, Parts]:
+def aggregated_target(delta: Signed | None, state: State, *, by: Sequence[str], measures: Sequence[MeasureLike]) -> tuple[Frame | None, Parts]:
     """Return what an aggregate changes in a table with the keys `by`, in one step: nothing can clash, and no number of rows is kept."""
     if delta is None:
         return None, {}

@@ -1,0 +1,117 @@
+"""What earlier drains left, as the steps of one drain read it.
+
+In: the states of a flow, and the jobs of the drain.
+Out: frames of the kept rows; of a look-up's left side also where nothing is kept of it.
+Promise: in a drain of one task every frame is one partition. Of look-ups in a row only the first keeps its left rows: what the others had follows from these
+and from the right sides, which are kept, and is made again when a right side changes, for the rows that the change concerns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import DataType
+
+from righttime.pipeline.analysis import Analysed
+from righttime.pipeline.nodes import Lookup
+from righttime.pipeline.operators.join import LEFT, RIGHT, columns_of, join, lookup, lookup_or_null
+from righttime.pipeline.operators.query import Frame, Query, Reach, in_one_partition
+from righttime.pipeline.operators.signed import Parts, Signed, touched
+from righttime.pipeline.reach import States
+
+
+class Kept:
+    """The state that one drain reads."""
+
+    def __init__(self, analysed: Analysed, child: SparkSession, states: States, jobs: range, *, reach: Reach) -> None:
+        self._analysed = analysed
+        self._child = child
+        self._states = states
+        self._up_to_job = jobs.start - 1
+        self._reach = reach
+
+    def near(self, relation: Frame) -> Frame:
+        """Return the relation as the operators of this drain take it."""
+        if self._reach != "task":
+            return relation
+        with Query(relation) as sql:
+            return sql.run(in_one_partition(sql.view(relation)))
+
+    def parts(self, step: str) -> Parts:
+        """Return all parts of a step that have rows."""
+        found = self._states.frames(self._child, step, up_to_job=self._up_to_job)
+        return {part: self.near(frame) for part, frame in found.items()}
+
+    def part(self, step: str, part: str) -> Frame | None:
+        """Return the rows of one part, None if there are none."""
+        found = self._states.frame(self._child, step, part, up_to_job=self._up_to_job)
+        return None if found is None else self.near(found)
+
+    def sides(self, step: str, left: Signed | None, right: Signed | None, *, always_right: bool = False) -> Parts:
+        """Return the kept rows of a join that changes of the other side meet."""
+        found = {LEFT: self.part(step, LEFT) if right is not None else None, RIGHT: self.part(step, RIGHT) if left is not None or always_right else None}
+        return {part: frame for part, frame in found.items() if frame is not None}
+
+    def is_net(self, step: str, part: str) -> bool:
+        """Return whether no row of a part was ever taken back, so that each of its lines is a row."""
+        return self._states.is_net(step, part)
+
+    # -- look-ups ----------------------------------------------------------------------------------------------------
+
+    def sides_of_lookup(self, node: Lookup, left: Signed | None, right: Signed | None) -> Parts:
+        """Return the kept rows of a look-up that changes of the other side meet."""
+        step = self._analysed.ids[node]
+        found = {LEFT: self._left_of(node, right) if right is not None else None, RIGHT: self.part(step, RIGHT) if left is not None else None}
+        return {part: frame for part, frame in found.items() if frame is not None}
+
+    def _left_of(self, node: Lookup, right: Signed) -> Frame | None:
+        """Return the left rows that changes of the right side may meet."""
+        before = lookups_before(node)
+        kept = self.part(self._analysed.ids[before[0] if before else node], LEFT)
+        if kept is None or not before:
+            return kept
+        rows = Signed(kept, columns_of(kept), "shuffled")
+        if {name for name, _ in node.on} <= set(rows.columns):
+            with Query(kept) as sql:
+                few = sql.run(touched(sql.view(kept), sql.view(right.frame), node.on, reach=self._reach))
+            rows = replace(rows, frame=few)
+        for one in before:
+            there = self._looked_up(one, rows)
+            if there is None:
+                return None
+            rows = there
+        return rows.frame
+
+    def _looked_up(self, node: Lookup, left: Signed) -> Signed | None:
+        """Return what a look-up had made of some of its left rows before this drain."""
+        step = self._analysed.ids[node]
+        right = self.part(step, RIGHT)
+        state = {} if right is None else {RIGHT: right}
+        take = taken(self._analysed, node)
+        if node.missing == "null":
+            return lookup_or_null(left, None, state, on=node.on, take=take, types=types_of(self._analysed, step, take), remember=())[0]
+        if node.missing == "drop":
+            return join(left, None, state, on=node.on, take=take, remember=())[0]
+        return lookup(left, None, state, on=node.on, take=take, remember=())[0]
+
+
+def lookups_before(node: Lookup) -> list[Lookup]:
+    """Return the look-ups in a row that end right before this one, first one first."""
+    found: list[Lookup] = []
+    while isinstance(node.left, Lookup):
+        node = node.left
+        found.insert(0, node)
+    return found
+
+
+def taken(analysed: Analysed, node: Lookup) -> dict[str, str]:
+    """Return the columns that a look-up takes and somebody uses, by their new name."""
+    used = analysed.used[analysed.ids[node]]
+    return {name: column for name, column in node.take if name in used}
+
+
+def types_of(analysed: Analysed, step: str, names: Mapping[str, str]) -> dict[str, DataType]:
+    """Return the types of some columns of a step."""
+    return {field.name: field.dataType for field in analysed.schemas[step] if field.name in names}
