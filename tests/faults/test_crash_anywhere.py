@@ -1,5 +1,6 @@
 """I6 at any moment: processes killed at random times, several in a row on one warehouse, and again while they recover."""
 
+import os
 import shutil
 from pathlib import Path
 from random import Random
@@ -10,10 +11,11 @@ from tests.support.crash_judge import Judge, Run
 from tests.support.crash_plan import Plan
 from tests.support.crash_zygote import Victim, Zygote
 
+SEEDS = int(os.environ.get("RIGHTTIME_CRASH_SEEDS", "4"))
 FILE_EVENTS_MAX = 200
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(3 * SEEDS))
 def test_kills_at_random_times_lose_double_and_halve_nothing(crash_place: Path, zygote: Zygote, seed: int) -> None:
     """Three processes in a row die at moments that nobody chose; after each the warehouse is whole, and at the end it is as good as new."""
     dice = Random(f"anywhere/{seed}")
@@ -30,7 +32,7 @@ def test_kills_at_random_times_lose_double_and_halve_nothing(crash_place: Path, 
     judge.use_again(run)
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_kills_at_random_times_of_recovery_change_nothing(crash_place: Path, zygote: Zygote, seed: int) -> None:
     """A process that dies while it recovers leaves the same work to the next one, however often that happens."""
     dice = Random(f"recovery/{seed}")

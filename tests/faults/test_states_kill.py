@@ -121,6 +121,6 @@ def sums(store: StateStore) -> dict[int, int]:
 
 def assert_no_orphans(folder: Path) -> None:
     manifests = [json.loads(path.read_bytes())["manifest"] for path in folder.glob("*-*.json")]
-    known = {name for manifest in manifests for _, _, files in manifest["parts"] for name, _ in files}
+    known = {name for manifest in manifests for _, _, files in manifest["parts"] for name, *_ in files}
     assert {str(path.relative_to(folder)) for path in folder.rglob("*.parquet")} == known
     assert not list(folder.rglob("_righttime_*"))

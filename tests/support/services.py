@@ -24,7 +24,7 @@ START_S = 60.0
 class Service:
     """One `righttime serve`; `logs` are its events as JSON lines."""
 
-    def __init__(self, folder: Path, *options: str | Path, port: int = 0, target: str | None = None, **settings: Any) -> None:
+    def __init__(self, folder: Path, *options: str | Path, port: int = 0, target: str | None = None, crash_at: str | None = None, **settings: Any) -> None:
         self.folder = folder
         self._target = target or str(folder)
         self._options = [str(option) for option in options]
@@ -33,7 +33,7 @@ class Service:
         self.port = port
         self.health_port = 0
         self.process: subprocess.Popen[bytes]
-        self.start()
+        self.start(crash_at=crash_at)
 
     def start(self, *, crash_at: str | None = None) -> None:
         """Start it, again on the same port if it ran before, and wait until it takes work; with `crash_at` it dies at that point."""

@@ -550,3 +550,19 @@ def test_a_late_answer_names_the_table_that_was_asked_for(stage: Stage) -> None:
     stage.insert(1, 1)
     with pytest.raises(FreshnessUnavailable, match="Table 'u'"):
         stage.wh.read("u")
+
+
+def test_a_query_that_waits_for_a_flow_keeps_no_other_from_running(tmp_path: Path) -> None:
+    """Only one may run at once, and yet the one that takes what is there does not stand behind the one that waits."""
+    stage = Stage(tmp_path / "wh", queries_max=1)
+    try:
+        stage.runner, stage.engine = run_plain(stage.wh, {"t": "s"}, held=True)
+        stage.insert(1, 1)
+        stage.clock.advance(1)
+        waiting = stage.ask()
+        stage.waiting(1)
+        assert stage.query(freshness="1 min") == {}
+        stage.engine.gate.set()
+        assert waiting.result(20) == {1: 1}
+    finally:
+        stage.close()

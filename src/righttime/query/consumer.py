@@ -143,8 +143,9 @@ class Consumer(SqlAnswers):
         taken: AbstractContextManager[Snapshot],
         run: Callable[[Mapping[str, TableSnapshot]], pa.Table],
     ) -> Answer:
-        """Wait for a turn, hold a snapshot, run a query over its tables and answer with a receipt, which shows `text`."""
-        with self._turn(contract), taken as snapshot:
+        """Hold a snapshot, wait for a turn, run a query over its tables and answer with a receipt, which shows `text`."""
+        # Who waits for changes to arrive keeps nobody from running.
+        with taken as snapshot, self._turn(contract):
             rows = run(snapshot.tables)
             if rows.nbytes > self._settings.answer_bytes_max:
                 raise AnswerTooLarge(size=rows.nbytes, bound=self._settings.answer_bytes_max)
