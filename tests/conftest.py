@@ -60,8 +60,9 @@ def spark_owner() -> Iterator["SparkOwner"]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """With several workers, as in `make test`, many Sparks will be started: prepare for it, once."""
-    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+    """With several workers, as in `make test`, many Sparks will be started: prepare for it, once. `make check` starts none."""
+    without = all(argument.startswith(("tests/unit", "tests/properties")) for argument in config.args)
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput") and not without:
         builder = ArchiveBuilder()
         builder.start()
         config.add_cleanup(builder.stop)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from righttime.client import Warehouse
 from righttime.flows.content import job_content
@@ -51,7 +50,7 @@ class PlainEngine:
         return PlainDrained({job.number: {table: self._lines(table, job) for table, stream in self.targets.items() if stream in job.inputs} for job in jobs})
 
     def _lines(self, table: str, job: FlowJob) -> pa.Table:
-        changes = pq.read_table(job.inputs[self.targets[table]]).to_pylist()
+        changes = job.inputs[self.targets[table]].to_pylist()
         before = dict(self.rows[table])
         for change in changes:
             row = {name: value for name, value in change.items() if not name.startswith("_")}
@@ -65,8 +64,8 @@ class PlainEngine:
         after = self.rows[table]
         changed = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
         lines = [{**(after.get(key) or before[key]), "_job": job.number, "_op": OPERATIONS[key in before, key in after]} for key in sorted(changed)]
-        names = [*(name for name in pq.read_schema(job.inputs[self.targets[table]]).names if not name.startswith("_")), "_job", "_op"]
-        schema = pa.schema([*(pq.read_schema(job.inputs[self.targets[table]]).field(name) for name in names[:-2]), ("_job", pa.int64()), ("_op", pa.string())])
+        names = [*(name for name in job.inputs[self.targets[table]].column_names if not name.startswith("_")), "_job", "_op"]
+        schema = pa.schema([*(job.inputs[self.targets[table]].schema.field(name) for name in names[:-2]), ("_job", pa.int64()), ("_op", pa.string())])
         return pa.Table.from_pylist(lines, schema=schema)
 
 
@@ -113,7 +112,6 @@ def run_plain(
         content=lambda table, lines, rebuild: job_content(parts.schemas[table], lines, rebuild=rebuild),
         make_room=lambda table, nbytes: parts.images.make_room(parts.schemas[table], nbytes),
         relieve=lambda link: None,
-        folder=parts.images.folder,
         settings=parts.settings,
     )
     schedule = Schedule(triggers or Triggers(rows_max=10**9), rows=0, now_s=parts.clock.monotonic_s())

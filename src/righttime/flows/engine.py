@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from righttime.changes.faults import CrashPoint, reach
-from righttime.flows.inputs import input_of
+from righttime.flows.inputs import inputs_of
 from righttime.flows.jobs import FlowJob
 from righttime.flows.letters import PART, STEP, LetterBook
 from righttime.pipeline.analysis import Analysed
@@ -29,11 +29,14 @@ _DRAINS_MAX = 16
 class DrainEngine:
     """Drains of one flow on Spark, one at a time."""
 
-    def __init__(self, analysed: Analysed, spark: SparkOwner, *, streams: Mapping[str, pa.Schema], folder: Path, last_job: int, letters_max: int) -> None:
+    def __init__(
+        self, analysed: Analysed, spark: SparkOwner, *, streams: Mapping[str, pa.Schema], folder: Path, scratch: Path, last_job: int, letters_max: int
+    ) -> None:
         self._analysed = analysed
         self._spark = spark
         self._child: SparkSession | None = None
         self._streams = streams  # columns of the stored changes
+        self._scratch = scratch
         self._states = StateStore(folder, analysed.fingerprint, flow=analysed.flow.name)
         self._states.forget_after(last_job)
         self._drains = _DRAINS_MAX  # files of earlier runs are summed up after the first drain
@@ -46,9 +49,9 @@ class DrainEngine:
     def drain(self, jobs: Sequence[FlowJob]) -> Drained:
         """Compute what these jobs do, in one Spark job, and keep the state they leave."""
         child = self._session()
-        inputs = {name: input_of(self._spark, child, name, columns, jobs) for name, columns in self._streams.items()}
         numbers = range(jobs[0].number, jobs[-1].number + 1)
-        result = run_drain(self._analysed, child, inputs, self._states, numbers, dead_letters_max=self._letters_max)
+        with inputs_of(self._spark, child, self._streams, jobs, folder=self._scratch, flow=self._analysed.flow.name) as inputs:
+            result = run_drain(self._analysed, child, inputs, self._states, numbers, dead_letters_max=self._letters_max)
         reach(CrashPoint.JOB_COMPUTED)
         letters, kept = self._letters.take(result.dead_letters, result.targets)
         states = {**result.states, (STEP, PART): kept} if kept.num_rows else result.states

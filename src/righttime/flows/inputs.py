@@ -1,11 +1,13 @@
-"""Inputs of a drain: the changes that a job takes from each stream, as files that Spark reads.
+"""Inputs of a drain: the changes that its jobs take from each stream, as files that Spark reads.
 
-In: streams and a job's interval of time.
+In: streams and the jobs' intervals of time.
 Out: whole segments of the streams as they are, and one Parquet file for each stream with what else there is.
-Promise: written before the drain begins, in memory-backed storage; gone when the job is published. Segments are never copied.
+Promise: a job's changes are read before the drain begins. Files are in memory-backed storage, one for all jobs of a drain, and gone when it has ended.
+Segments are never copied.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,32 +22,37 @@ from righttime.queues.streams import Streams
 _JOB = pa.field("_job", pa.int64())
 
 
-def prepare(job: FlowJob, streams: Streams, folder: Path, *, flow: str) -> None:
-    """Write the inputs of a job and note them in it."""
+def prepare(job: FlowJob, streams: Streams) -> None:
+    """Read the changes of a job and note them in it."""
     for name in job.rows:
         segments, rows = streams.files(name, job.after_us, job.horizon_us)
         if segments:
             job.segments[name] = segments
         if rows.num_rows:
-            path = folder / f"{flow}-{job.number}-{name}.parquet"
-            numbered = rows.append_column(_JOB, pa.repeat(pa.scalar(job.number, pa.int64()), rows.num_rows))
-            pq.write_table(numbered, path, compression="none", use_dictionary=False, write_statistics=False)
-            job.inputs[name] = path
+            job.inputs[name] = rows.append_column(_JOB, pa.repeat(pa.scalar(job.number, pa.int64()), rows.num_rows))
 
 
-def input_of(spark: SparkOwner, child: SparkSession, stream: str, columns: pa.Schema, jobs: Sequence[FlowJob]) -> DataFrame | None:
-    """Return the changes that some jobs take from a stream, each with its job's number; None if there are none."""
-    prepared = [str(job.inputs[stream]) for job in jobs if stream in job.inputs]
-    frame = spark.relation(child, columns.append(_JOB), prepared) if prepared else None
+@contextmanager
+def inputs_of(
+    spark: SparkOwner, child: SparkSession, streams: Mapping[str, pa.Schema], jobs: Sequence[FlowJob], *, folder: Path, flow: str
+) -> Iterator[dict[str, DataFrame | None]]:
+    """Give for each stream the changes that some jobs take from it, each with its job's number; None if there are none."""
+    paths = {name: folder / f"flow.{flow}-{jobs[0].number}-{name}.parquet" for name in streams}
+    try:
+        yield {name: _input(spark, child, name, columns, jobs, path=paths[name]) for name, columns in streams.items()}
+    finally:
+        for path in paths.values():
+            path.unlink(missing_ok=True)
+
+
+def _input(spark: SparkOwner, child: SparkSession, stream: str, columns: pa.Schema, jobs: Sequence[FlowJob], *, path: Path) -> DataFrame | None:
+    tables = [job.inputs[stream] for job in jobs if stream in job.inputs]
+    frame = None
+    if tables:
+        pq.write_table(pa.concat_tables(tables).combine_chunks(), path, compression="none", use_dictionary=False, write_statistics=False)
+        frame = spark.relation(child, columns.append(_JOB), [str(path)])
     for job in jobs:
         if stream in job.segments:
-            whole = spark.relation(child, columns, [str(path) for path in job.segments[stream]]).withColumn(_JOB.name, F.lit(job.number).cast("bigint"))
+            whole = spark.relation(child, columns, [str(segment) for segment in job.segments[stream]]).withColumn(_JOB.name, F.lit(job.number).cast("bigint"))
             frame = whole if frame is None else frame.unionByName(whole)
     return frame
-
-
-def discard(job: FlowJob) -> None:
-    """Remove the inputs of a job."""
-    for path in job.inputs.values():
-        path.unlink(missing_ok=True)
-    job.inputs.clear()

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import pyarrow as pa
+
 JobKind = Literal["query", "background"]
 
 
@@ -17,7 +19,7 @@ JobKind = Literal["query", "background"]
 class FlowJob:
     """One job; `marks` are monotonic seconds at which it was cut, prepared, computed and published.
 
-    `inputs` are files with the changes and the job's number, `segments` whole files of the streams. One that is a `rebuild` replaces its targets.
+    `inputs` are the changes with the job's number, `segments` whole files of the streams. One that is a `rebuild` replaces its targets.
     """
 
     number: int
@@ -27,7 +29,7 @@ class FlowJob:
     kind: JobKind
     rows: Mapping[str, int]
     rebuild: bool = False
-    inputs: dict[str, Path] = field(default_factory=dict)
+    inputs: dict[str, pa.Table] = field(default_factory=dict)
     segments: dict[str, list[Path]] = field(default_factory=dict)
     marks: dict[str, float] = field(default_factory=dict)
     rows_out: int = 0

@@ -107,7 +107,8 @@ class Flows:
             last_job = self._parts.catalyst.head.source(source_of(flow.name)).last.number
             folder = self.catalogue.states(flow.name, generation)
             letters_max = self._parts.settings.dead_letters_max
-            engine = DrainEngine(analysed, self._parts.spark, streams=streams, folder=folder, last_job=last_job, letters_max=letters_max)
+            scratch = self._parts.images.folder
+            engine = DrainEngine(analysed, self._parts.spark, streams=streams, folder=folder, scratch=scratch, last_job=last_job, letters_max=letters_max)
             runner = FlowRunner(link, flow.streams, self._schedule(flow, link, mode), self._work(flow, engine), mode=mode, rebuild=refresh)
             self.runners[flow.name] = runner
             runner.start()
@@ -186,7 +187,6 @@ class Flows:
             content=lambda table, lines, rebuild: job_content(parts.schemas[table], lines, rebuild=rebuild),
             make_room=lambda table, nbytes: parts.images.make_room(parts.schemas[table], nbytes),
             relieve=lambda link: self._relieve(link, engine),
-            folder=parts.images.folder,
             settings=parts.settings,
         )
 

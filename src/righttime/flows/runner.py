@@ -10,7 +10,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, Protocol
 
 import pyarrow as pa
@@ -22,7 +21,7 @@ from righttime.changes.faults import CrashPoint, reach
 from righttime.errors import RightTimeError
 from righttime.errors.flows import FlowFailed
 from righttime.flows.feed import Feed
-from righttime.flows.inputs import discard, prepare
+from righttime.flows.inputs import prepare
 from righttime.flows.jobs import FlowJob, JobKind, JobReport, fused, report
 from righttime.flows.schedule import Schedule
 from righttime.pipeline.chain import Chain
@@ -34,7 +33,8 @@ log = get_log("flow")
 
 Mode = Literal["on_demand", "near_real_time", "sequential"]
 _REPORTS_MAX = 100
-_GATHER_S = 0.25
+_GATHER_S = 0.05  # what comes later is taken by the next drain, all of it: waiting longer for it makes both later
+_PAUSE_S = 0.01
 _ROUND_S = 1.0  # how often a runner looks around though nobody woke it
 
 
@@ -63,7 +63,6 @@ class Work:
     content: Callable[[str, pa.Table, bool], list[Content]]
     make_room: Callable[[str, int], None]
     relieve: Callable[[Maintainer], None]
-    folder: Path
     settings: Settings
 
 
@@ -84,7 +83,6 @@ class FlowRunner:
         self._ready: deque[FlowJob] = deque()  # prepared, not in a drain
         self._done: deque[tuple[list[FlowJob], Drained]] = deque()  # drained, not published
         self._reports: deque[JobReport] = deque(maxlen=_REPORTS_MAX)
-        self._draining: list[FlowJob] = []
         self._unpublished = 0
         self._rebuild = rebuild
         self._stopping = False
@@ -111,8 +109,6 @@ class FlowRunner:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout=wait_s)
-        for job in (*self._waiting, *self._draining, *self._ready, *(job for jobs, _ in self._done for job in jobs)):
-            discard(job)
 
     @property
     def running(self) -> bool:
@@ -213,7 +209,7 @@ class FlowRunner:
         job.rows = feed.rows(self.streams, job.after_us, job.horizon_us)
         after_us = max(job.after_us, self.link.horizon_us) if job.rebuild else job.after_us
         job.first_us = min(feed.first_after(self.streams, after_us) or job.horizon_us, job.horizon_us)
-        prepare(job, feed.streams, self._with.folder, flow=self.link.source)
+        prepare(job, feed.streams)
         job.marks["prepared"] = self._with.catalyst.clock.monotonic_s()
         reach(CrashPoint.JOB_PREPARED)
         with self._changed:
@@ -238,7 +234,6 @@ class FlowRunner:
     def _drain_all(self) -> None:
         while (jobs := self._next_drain()) is not None:
             now_s = self._with.catalyst.clock.monotonic_s
-            self._draining = jobs
             for job in jobs:
                 job.marks["started"], job.jobs_in_drain = now_s(), len(jobs)
             changed = [job for job in jobs if job.rows_in or job.rebuild]
@@ -255,12 +250,21 @@ class FlowRunner:
         with self._changed:
             while not self._stopping and (not self._ready or len(self._done) > 1):
                 self._changed.wait(timeout=_ROUND_S)
-            # Jobs that are about to be prepared come along: a drain of one costs nearly as much as a drain of twenty.
-            self._changed.wait_for(lambda: self._stopping or not self._next_arrived(), timeout=_GATHER_S)
+            if self.mode != "sequential":
+                self._gather()
             if self._stopping:
                 return None
             count = 1 if self.mode == "sequential" else fused(self._ready, rows_max=settings.drain_rows_max, jobs_max=settings.drain_jobs_max)
             return [self._ready.popleft() for _ in range(count)]
+
+    def _gather(self) -> None:
+        """Let jobs that follow hard on each other come along: a drain of one costs nearly as much as a drain of twenty. The caller has the lock."""
+        clock = self._with.catalyst.clock
+        until_s = clock.monotonic_s() + _GATHER_S
+        while not self._stopping and clock.monotonic_s() < until_s:
+            ready = len(self._ready)
+            if not self._changed.wait_for(lambda: self._stopping or len(self._ready) > ready, timeout=_PAUSE_S) and not self._next_arrived():  # noqa: B023
+                return
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
@@ -292,7 +296,7 @@ class FlowRunner:
         published = catalyst.publish_job(self.link, content, first_us=job.first_us, horizon_us=job.horizon_us)
         assert published.commit.number == job.number, (published, job)
         reach(CrashPoint.JOB_PUBLISHED)
-        discard(job)
+        job.inputs.clear()
         job.rows_out = sum(part.rows for parts in content.values() for part in parts)
         job.unmet = drained.unmet(job.number)
         job.marks["published"] = catalyst.clock.monotonic_s()
