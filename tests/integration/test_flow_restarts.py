@@ -1,0 +1,115 @@
+"""Flows that are stopped, refused, abandoned and built anew: what is published afterwards is what their declaration makes of the streams, and nothing else."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import righttime as rt
+from righttime.client import Warehouse
+from righttime.errors.flows import TableMaintained
+from righttime.pipeline.spark import SparkOwner
+
+
+@pytest.fixture
+def wh(tmp_path: Path, spark_owner: SparkOwner) -> Iterator[Warehouse]:
+    """A warehouse with a stream, on the Spark of this run."""
+    spark_owner.session()
+    with rt.open(tmp_path / "wh") as opened:
+        opened.create_stream("s", "k INT, g STRING, v INT", keys=["k"])
+        yield opened
+
+
+def totals(condition: str = "v > 0") -> rt.Flow:
+    flow = rt.Flow("f")
+    flow.stream("s").where(condition).aggregate(by="g", total="sum(v)").into("agg", keys="g")
+    return flow
+
+
+def rows(wh: Warehouse, table: str) -> list[tuple[Any, ...]]:
+    return sorted(wh.read(table, wait="120s").rows(), key=repr)
+
+
+def test_a_refresh_that_was_abandoned_leaves_the_flow_as_it_was(wh: Warehouse) -> None:
+    """Its state must not be taken for the flow's own once the old one has gone on."""
+    with wh.run(totals()):
+        wh.stream("s").insert([{"k": k, "g": "a", "v": 10} for k in range(3)])
+        assert rows(wh, "agg") == [("a", 30)]
+    wh.run(totals(), refresh=True).stop()
+    for k, total in ((10, 40), (11, 50)):
+        with wh.run(totals()):
+            wh.stream("s").insert([{"k": k, "g": "a", "v": 10}])
+            assert rows(wh, "agg") == [("a", total)]
+
+
+def test_a_refresh_that_leaves_nothing_empties_the_target(wh: Warehouse) -> None:
+    """Nothing to publish is not the same as nothing to do."""
+    with wh.run(totals()):
+        wh.stream("s").insert([{"k": 1, "g": "a", "v": 10}])
+        assert rows(wh, "agg") == [("a", 10)]
+    with wh.run(totals("v > 1000"), refresh=True) as running:
+        running.wait(timeout="2 min")
+        assert rows(wh, "agg") == []
+        wh.stream("s").insert([{"k": 2, "g": "b", "v": 2000}])
+        assert rows(wh, "agg") == [("b", 2000)]
+
+
+def test_dead_letters_go_with_their_cause(wh: Warehouse) -> None:
+    """Of a target that takes no nulls, and of a look-up; mended, deleted, and by another declaration."""
+    wh.create_table("nn", "k INT NOT NULL, v INT NOT NULL", keys=["k"])
+    wh.create_stream("d", "g STRING, name STRING", keys=["g"])
+
+    def declared(missing: Any) -> rt.Flow:
+        flow = rt.Flow("f")
+        flow.stream("s").select("k", "v").into("nn", keys="k")
+        flow.stream("s").lookup(flow.stream("d"), on="g", take="name", missing=missing).select("k", "name").into("named", keys="k")
+        return flow
+
+    def letters() -> list[str]:
+        return sorted(row[0] for row in wh.sql("SELECT step FROM f_dead_letters", wait="120s").rows())
+
+    with wh.run(declared("dead_letter")):
+        wh.stream("s").insert([{"k": 1, "g": "a", "v": None}, {"k": 2, "g": "a", "v": None}, {"k": 3, "g": "b", "v": 3}])
+        wh.stream("d").insert([{"g": "a", "name": "A"}])
+        assert [step.split("_", 1)[1] for step in letters()] == ["lookup", "nn", "nn"]
+        assert (rows(wh, "nn"), rows(wh, "named")) == ([(3, 3)], [(1, "A"), (2, "A")])
+        wh.append({"s": [{"k": 1, "g": "a", "v": 5, "_change_type": "update_postimage"}, {"k": 2, "_change_type": "delete"}]})
+        assert [step.split("_", 1)[1] for step in letters()] == ["lookup"]
+        assert rows(wh, "nn") == [(1, 5), (3, 3)]
+    with wh.run(declared("null"), refresh=True) as running:
+        running.wait(timeout="2 min")
+        assert (letters(), rows(wh, "named")) == ([], [(1, "A"), (3, None)])
+
+
+def test_a_refused_flow_does_not_keep_the_warehouse_from_being_opened(tmp_path: Path, spark_owner: SparkOwner) -> None:
+    """Nothing of it is written down."""
+    spark_owner.session()
+    with rt.open(tmp_path / "wh") as wh:
+        wh.create_stream("s", "k INT, g STRING, v INT", keys=["k"])
+        other = rt.Flow("other")
+        other.stream("s").select("g", total="v").into("agg", keys="g")
+        with wh.run(totals()):
+            for refresh in (False, True):
+                with pytest.raises(TableMaintained):
+                    wh.run(other, refresh=refresh)
+    with rt.open(tmp_path / "wh") as wh:
+        assert [flow.name for flow in wh.flows()] == ["f"]
+
+
+def test_a_dimension_that_changes_reaches_the_facts_of_earlier_drains_through_look_ups_in_a_row(wh: Warehouse) -> None:
+    """Only the first look-up keeps the facts; the others find them through it, after a restart as well."""
+    for name in ("d", "e"):
+        wh.create_stream(name, f"{name} INT, {name}_name STRING", keys=[name])
+    flow = rt.Flow("chain")
+    facts = flow.stream("s").derive(d="v", e="v % 10").lookup(flow.stream("d"), on="d", take="d_name").lookup(flow.stream("e"), on="e", take="e_name")
+    facts.select("k", "d_name", "e_name").into("named", keys="k")
+    with wh.run(flow):
+        wh.stream("s").insert([{"k": 1, "g": None, "v": 11}, {"k": 2, "g": None, "v": 21}, {"k": 3, "g": None, "v": 12}])
+        wh.stream("d").insert([{"d": 11, "d_name": "eleven"}])
+        assert rows(wh, "named") == [(1, "eleven", None), (2, None, None), (3, None, None)]
+    with wh.run(flow):
+        wh.stream("e").insert([{"e": 1, "e_name": "one"}])
+        assert rows(wh, "named") == [(1, "eleven", "one"), (2, None, "one"), (3, None, None)]
+        wh.append({"d": [{"d": 11, "d_name": "XI", "_change_type": "update_postimage"}, {"d": 12, "d_name": "XII"}], "e": [{"e": 1, "_change_type": "delete"}]})
+        assert rows(wh, "named") == [(1, "XI", None), (2, None, None), (3, "XII", None)]
