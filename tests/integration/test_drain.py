@@ -6,12 +6,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from righttime.errors.flows import ExpectationFailed, KeyTwice, LookupFailed, StepFailed, TooManyDeadLetters
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.spark import SparkOwner
-from tests.support.flows import Bench, Row, dead_letters
+from tests.support.flows import Bench, MemoryStates, Row, dead_letters
 
 
 @pytest.fixture(scope="module")
@@ -521,3 +521,36 @@ def test_a_step_with_several_readers_feeds_all_of_them(child: SparkSession) -> N
 
     assert (ids(first["t"]), ids(first["u"])) == ([(1, 2.0), (2, 6.0)], [(1, 2, 6, 2)])
     assert (ids(second["t"]), ids(second["u"])) == ([(1, 2.0)], [(1, 1, 2, 1)])
+
+
+class SummedUpMeanwhile(MemoryStates):
+    """States that another thread sums up whenever a part was read: what was taken back is gone, but not from what was read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._read: set[tuple[str, str]] = set()
+
+    def frame(self, child: SparkSession, node: str, part: str, *, up_to_job: int | None = None) -> DataFrame | None:
+        """Return one part as it was."""
+        self._read.add((node, part))
+        return super().frame(child, node, part, up_to_job=up_to_job)
+
+    def is_net(self, node: str, part: str) -> bool:
+        """Say what holds after summing up."""
+        return (node, part) in self._read or super().is_net(node, part)
+
+
+def test_a_look_up_is_right_while_its_state_is_summed_up(child: SparkSession) -> None:
+    """Whether rows were taken back is asked of the state that is read, not of a later one."""
+    flow = Flow("named")
+    flow.stream("r").lookup(flow.stream("d"), on="k", take="name").into("t", keys="id")
+    streams = {"r": ("id INT, k INT", ["id"]), "d": ("k INT, name STRING", ["k"])}
+    bench = Bench(flow, child, streams=streams, tables={"t": ("id INT, k INT, name STRING", ["id"])})
+    bench.states = SummedUpMeanwhile()
+    bench.put("d", 1, {"k": 1, "name": "old"})
+    bench.put("d", 2, {"k": 1, "name": "new"})
+    bench.put("r", 3, {"id": 1, "k": 1})
+
+    *_, last = drained(bench, [1, 2, 3], fused=False)
+
+    assert ids(last["t"]) == [(1, 1, "new")]

@@ -206,17 +206,17 @@ class Flows:
     def bring_up(self, runner: FlowRunner, *, wait_s: float) -> None:
         """Wait until the targets of a flow have what has arrived in its streams by now."""
         catalyst, streams = self._parts.catalyst, self.feed.streams
-        deadline_s = catalyst.clock.monotonic_s() + wait_s
+        begun_s = catalyst.clock.monotonic_s()
         # Who asks for less than everything gets what has arrived: a source that lags is waited for by queries that insist on it.
         arrived = [streams.watermark_us(name) or 0 for name in runner.streams if streams.schema(name).times == "source"]
         up_to_us = min([catalyst.authority.read_us(), *arrived])
         try:
             # While targets are built anew, queries get the old ones, which may be as fresh as this.
             if not runner.await_rebuilt(wait_s):
-                link, now_us = runner.link, catalyst.authority.read_us()
+                link, now_us, waited_s = runner.link, catalyst.authority.read_us(), catalyst.clock.monotonic_s() - begun_s
                 why, stale_s = link.trouble or "its targets are being built anew", max(now_us - link.horizon_us, 0) / 1e6
-                raise FreshnessUnavailable(table=link.tables[0], source=link.source, waited_s=wait_s, stale_s=stale_s, why=why)
-            catalyst.ensure_accuracy(up_to_us, runner.link.tables, deadline_s=deadline_s)
+                raise FreshnessUnavailable(table=link.tables[0], source=link.source, waited_s=waited_s, stale_s=stale_s, why=why)
+            catalyst.ensure_accuracy(up_to_us, runner.link.tables, deadline_s=begun_s + wait_s)
         except FreshnessUnavailable:
             if runner.failure is not None:
                 raise runner.failure from None

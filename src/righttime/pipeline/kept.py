@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType
 
 from righttime.pipeline.analysis import Analysed
-from righttime.pipeline.nodes import Lookup
+from righttime.pipeline.nodes import AsOf, Lookup
 from righttime.pipeline.operators.join import LEFT, RIGHT, columns_of, join, lookup, lookup_or_null
 from righttime.pipeline.operators.query import Frame, Query, Reach, in_one_partition
 from righttime.pipeline.operators.signed import Parts, Signed, touched
@@ -55,7 +55,7 @@ class Kept:
         return {part: frame for part, frame in found.items() if frame is not None}
 
     def is_net(self, step: str, part: str) -> bool:
-        """Return whether no row of a part was ever taken back, so that each of its lines is a row."""
+        """Return whether no row of a part was ever taken back, so that each of its lines is a row; true of whatever is read of it after this was asked."""
         return self._states.is_net(step, part)
 
     # -- look-ups ----------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ def lookups_before(node: Lookup) -> list[Lookup]:
     return found
 
 
-def taken(analysed: Analysed, node: Lookup) -> dict[str, str]:
+def taken(analysed: Analysed, node: Lookup | AsOf) -> dict[str, str]:
     """Return the columns that a look-up takes and somebody uses, by their new name."""
     used = analysed.used[analysed.ids[node]]
     return {name: column for name, column in node.take if name in used}

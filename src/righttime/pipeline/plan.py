@@ -227,10 +227,12 @@ class Plan:
 
     def _lookup(self, step: str, node: Lookup) -> tuple[Signed | None, Parts]:
         left, right, take = self._narrow(node.left), self._narrow(node.right), taken(self._analysed, node)
+        # Before the rows are read: state may be summed up meanwhile, and what was taken back before is not so in what was read before.
+        is_net = self._kept.is_net(step, RIGHT)
         state = self._kept.sides_of_lookup(node, left, right)
         remember = _remembered(node)
         if node.missing == "null":
-            types, is_net = types_of(self._analysed, step, take), self._kept.is_net(step, RIGHT)
+            types = types_of(self._analysed, step, take)
             return lookup_or_null(left, right, state, on=node.on, take=take, types=types, remember=remember, is_net=is_net)
         if node.missing == "drop":
             return join(left, right, state, on=node.on, take=take, remember=remember)
@@ -241,8 +243,7 @@ class Plan:
 
     def _as_of(self, step: str, node: AsOf) -> tuple[Signed | None, Parts]:
         assert isinstance(node.right, History)
-        used = self._analysed.used[step]
-        take = {name: column for name, column in node.take if name in used}
+        take = taken(self._analysed, node)
         left, right = self._narrow(node.left), self._narrow(node.right)
         start, end = node.right.start, node.right.end
         return as_of(left, right, self._kept.sides(step, left, right), on=node.on, take=take, types=types_of(self._analysed, step, take), start=start, end=end)

@@ -185,7 +185,7 @@ class StateStore:
             rows = some.num_rows if isinstance(some, pa.Table) else pq.read_metadata(some).num_rows
             if not rows:
                 continue
-            takes_back = not isinstance(some, pa.Table) or WEIGHT not in some.column_names or pc.min(some[WEIGHT]).as_py() < 0
+            takes_back = not isinstance(some, pa.Table) or WEIGHT not in some.column_names or pc.min(some[WEIGHT]).as_py() <= 0
             if isinstance(some, pa.Table):
                 pq.write_table(some, path, compression="zstd", write_page_checksum=True)
             else:

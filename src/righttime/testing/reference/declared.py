@@ -15,7 +15,7 @@ from righttime.testing.reference.engine import Engine
 from righttime.testing.reference.recompute import content, evaluate
 from righttime.testing.reference.relations import Relation
 from righttime.testing.reference.rows import Delta, Row, listed, without_zeros
-from righttime.testing.reference.sinks import Sink
+from righttime.testing.reference.sinks import BagSink
 from righttime.testing.reference.steps import Rows, Step
 
 HIDDEN = ("_since", "_ordinal", "_end")
@@ -102,7 +102,7 @@ class Source(DeclaredStep):
         return ()
 
 
-class TargetSink(Sink):
+class TargetSink(BagSink):
     """The content of a declared target, as a bag of rows."""
 
     def __init__(self, engine: Engine, target: Target, source: DeclaredStep) -> None:

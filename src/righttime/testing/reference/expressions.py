@@ -15,6 +15,8 @@ from typing import Any
 import sqlglot
 from sqlglot import exp
 
+from righttime.errors import SqlRefused
+
 Value = Any
 Evaluate = Callable[[Mapping[str, Value]], Value]
 
@@ -32,7 +34,7 @@ def _build(node: exp.Expr) -> Evaluate:
         return _strict(_FUNCTIONS[type(node)], *_arguments(node))
     build = _SPECIAL.get(type(node))
     if build is None:
-        raise NotImplementedError(f"the reference engine does not know {node.sql()!r} ({type(node).__name__})")
+        raise SqlRefused(reason=f"the reference engine does not know {node.sql()!r} ({type(node).__name__})", way_out="Test this flow on Spark.")
     return build(node)
 
 
@@ -138,7 +140,7 @@ def _coalesce(node: exp.Expr) -> Evaluate:
 
 def _case(node: exp.Expr) -> Evaluate:
     if node.this is not None:
-        raise NotImplementedError("write CASE WHEN condition THEN value")
+        raise SqlRefused(reason="the reference engine does not know CASE with a value", way_out="Write CASE WHEN condition THEN value.")
     branches = [(_build(branch.this), _build(branch.args["true"])) for branch in node.args["ifs"]]
     default = node.args.get("default")
     otherwise: Evaluate = _build(default) if default is not None else lambda row: None

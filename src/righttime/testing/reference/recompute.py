@@ -94,7 +94,7 @@ def evaluate(node: Node, inputs: Sequence[Relation], dead: list[tuple[Lookup, Fi
         case Aggregate():
             return _aggregated(node, living[0])
         case _:
-            raise NotImplementedError(node.kind)
+            raise AssertionError(f"unknown step {node!r}")
 
 
 def _expected(node: Expect, given: Relation) -> Relation:

@@ -5,6 +5,7 @@ Out: a write that the job's sink transaction carries out at its commit, in the o
 Promise: a sink may be jobs ahead of the commits (class a), except the one that reads what it writes (class b).
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
@@ -15,7 +16,7 @@ from righttime.testing.reference.staging import Content
 from righttime.testing.reference.steps import Rows, Step
 
 
-class Sink(Step):
+class Sink(Step, ABC):
     """Collects the rows of a job for a table; subclasses say what they make of its content."""
 
     def __init__(self, engine: Engine, table: str, source: Step | str, *, initial: Content = None) -> None:
@@ -35,9 +36,9 @@ class Sink(Step):
         self.deliver(self.table, lambda content: self.written(content, rows))
         return ()
 
+    @abstractmethod
     def written(self, content: Content, rows: list[Signed]) -> Content:
         """Return the next content, and leave the old one alone."""
-        raise NotImplementedError
 
 
 class BagSink(Sink):
