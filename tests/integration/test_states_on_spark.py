@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from righttime.pipeline.operators.aggregate import aggregate
 from righttime.pipeline.operators.join import left_join
 from righttime.pipeline.operators.query import frame_of
 from righttime.pipeline.operators.signed import Signed
+from righttime.pipeline.reach import set_up
 from righttime.pipeline.spark import SparkOwner
 from righttime.pipeline.states import StateStore
 from tests.integration.test_signed_operators import JOBS, LAW
@@ -82,3 +84,22 @@ def test_a_plan_made_before_a_compaction_still_reads_what_it_saw(runner: Runner,
     assert Counter(rows_of(frame_of(before.rows()).toArrow())) == expected
     assert Counter(rows_of(frame_of(after.rows()).toArrow())) == expected
     assert store.table("join", "right").num_rows == 2  # type: ignore[union-attr]
+
+
+def test_a_small_drain_leaves_no_wrong_size_of_state_behind(runner: Runner, tmp_path: Path) -> None:
+    """A relation serves several drains; a large drain that took it for tiny would send it to every executor."""
+    store = StateStore(tmp_path / "states", "print")
+    store.append(1, 1, {("join", "left"): pa.table({"k": [1, 2, 3], "_job": [1, 1, 1], "_w": [1, 1, 1]})})
+
+    def size() -> int:
+        frame = store.frame(runner.child, "join", "left")
+        assert frame is not None
+        frame.createOrReplaceTempView("state_of_test")
+        plan: Any = runner.child.sql("SELECT * FROM state_of_test")._jdf.queryExecution().optimizedPlan()
+        return int(str(plan.stats().sizeInBytes()))
+
+    large = size()
+    with set_up(runner.child, "task"):
+        small = size()
+    assert small < 100 < large
+    assert size() == large
