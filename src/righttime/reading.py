@@ -70,10 +70,11 @@ class _DurableCatalyst(Catalyst):
         """Answer for the targets of flows, of which nobody knows here what they lack until somebody asks."""
         self._streams_in = streams_in
         for entry in entries:
-            link = self.maintain(entry.source, entry.targets)
+            generation = entry.generation(self.head.source(entry.source).last.number)
+            link = self.maintain(entry.source, generation.targets)
             link.backlog_us, link.trouble = _FOREVER_US, _NOT_LOADED
             link.refresh()
-            self._attended.append((link, entry.streams))
+            self._attended.append((link, generation.streams))
 
     def _look_at_streams(self, tables: Sequence[str]) -> None:
         """Note what the streams behind these tables have, on disk and at this moment."""

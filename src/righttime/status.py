@@ -121,12 +121,13 @@ def _flows_elsewhere(parts: Parts, folder: Path) -> tuple[FlowStatus, ...]:
     now_us = parts.catalyst.authority.read_us()
     found = []
     for entry in entries:
-        horizon_us = parts.catalyst.head.source(entry.source).last.time_us
-        read = [streams[name] for name in entry.streams if name in streams]
+        last = parts.catalyst.head.source(entry.source).last
+        generation, horizon_us = entry.generation(last.number), last.time_us
+        read = [streams[name] for name in generation.streams if name in streams]
         waiting = [first_us for stream in read if (first_us := stream.first_after(horizon_us)) is not None]
         lag_s = max(now_us - min(waiting), 0) / 1e6 if waiting else 0.0
         rows = sum(stream.rows_after(horizon_us) for stream in read)
-        found.append(FlowStatus(entry.name, False, "", entry.streams, entry.targets, 0, rows, horizon_us, lag_s, ()))
+        found.append(FlowStatus(entry.name, False, "", generation.streams, generation.targets, 0, rows, horizon_us, lag_s, ()))
     return tuple(found)
 
 

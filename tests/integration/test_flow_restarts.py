@@ -8,7 +8,8 @@ import pytest
 
 import righttime as rt
 from righttime.client import Warehouse
-from righttime.errors.flows import TableMaintained
+from righttime.errors import FreshnessUnavailable
+from righttime.errors.flows import FlowFailed, TableMaintained
 from righttime.pipeline.spark import SparkOwner
 
 
@@ -41,6 +42,39 @@ def test_a_refresh_that_was_abandoned_leaves_the_flow_as_it_was(wh: Warehouse) -
         with wh.run(totals()):
             wh.stream("s").insert([{"k": k, "g": "a", "v": 10}])
             assert rows(wh, "agg") == [("a", total)]
+
+
+def test_a_refresh_with_another_declaration_that_fails_leaves_streams_and_targets_as_they_were(wh: Warehouse, tmp_path: Path) -> None:
+    """The flow that goes on reads all its streams and writes all its targets, in this process and in the next."""
+    wh.create_stream("other", "k INT, v INT", keys=["k"])
+
+    def first() -> rt.Flow:
+        flow = rt.Flow("f")
+        flow.stream("s").aggregate(by="g", total="sum(v)").into("agg", keys="g")
+        flow.stream("other").into("copy", keys="k")
+        return flow
+
+    def failing() -> rt.Flow:
+        flow = rt.Flow("f")
+        flow.stream("s").expect("nothing", "v > 1000", otherwise="fail").aggregate(by="g", total="sum(v)").into("agg", keys="g")
+        return flow
+
+    with wh.run(first()):
+        wh.stream("s").insert([{"k": 1, "g": "a", "v": 10}])
+        wh.stream("other").insert([{"k": 1, "v": 1}])
+        assert (rows(wh, "agg"), rows(wh, "copy")) == ([("a", 10)], [(1, 1)])
+    with pytest.raises(FlowFailed), wh.run(failing(), refresh=True) as running:
+        running.wait(timeout="2 min")
+    with wh.run(first()):
+        wh.stream("other").insert([{"k": 2, "v": 2}])
+        assert (rows(wh, "agg"), rows(wh, "copy")) == ([("a", 10)], [(1, 1), (2, 2)])
+    with pytest.raises(FlowFailed), wh.run(failing(), refresh=True) as running:
+        running.wait(timeout="2 min")
+    wh.close()
+    with rt.open(tmp_path / "wh") as again:
+        again.stream("other").insert([{"k": 3, "v": 3}])
+        with pytest.raises(FreshnessUnavailable):
+            again.read("copy", wait="1s")
 
 
 def test_a_refresh_that_leaves_nothing_empties_the_target(wh: Warehouse) -> None:

@@ -150,7 +150,8 @@ class Cuts(CatalystMemory):
             came_us = max([asked_us, oldest_us, *(flow.closed_us for flow in flows)])
             admission.cut_us = oldest_us if exact else choose_cut(oldest_us, came_us, flows)
         for flow in flows:
-            flow.want(admission.cut_us)
+            if not flow.trouble:  # nobody would make the job, nor ever let go of the cut
+                flow.want(admission.cut_us)
         return admission.cut_us
 
     def _tolerated_us(self, flows: Sequence[Maintainer], came_us: int) -> int:

@@ -40,6 +40,7 @@ class FlowSide(CatalystMemory):
         """Show what a job made, in all targets, at its horizon."""
         with self.lock:
             assert horizon_us > self.head.source(link.source).last.time_us, "jobs are published in order, by one runner"
+            assert content.keys() <= set(link.tables), "a flow writes its own targets only"
             rows = 0
             for name in link.tables:
                 table, parts = self.table(name), content.get(name, ())
@@ -68,13 +69,15 @@ class FlowSide(CatalystMemory):
             link.closed_us = max([link.closed_us, *cuts])
             return cuts
 
-    def close_job(self, link: Maintainer) -> list[int]:
+    def close_job(self, link: Maintainer, *, anew: bool = False) -> list[int]:
         """Settle that a job ends now, though no query asked for it; queries that come from here on may share it. Returns all cuts up to then, it last.
 
         A query may have come since the runner looked for cuts: its cut is settled here, too, or the job would go across it.
+        A job that builds the targets `anew` ends after the last one in any case: it has to wait until its streams have come so far.
         """
         with self.lock:
             now_us, after_us = self.authority.read_us(), link.closed_us
-            link.closed_us = max(link.closed_us, now_us if link.arrived_us is None else min(now_us, link.arrived_us))
+            least_us = self.head.source(link.source).last.time_us + 1 if anew else 0
+            link.closed_us = max(link.closed_us, now_us if link.arrived_us is None else min(now_us, link.arrived_us), least_us)
             link.want(link.closed_us)
             return [*(cut_us for cut_us in link.cuts if after_us < cut_us < link.closed_us), link.closed_us]

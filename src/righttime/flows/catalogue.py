@@ -19,11 +19,13 @@ _ENTRY = "flow.json"
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """State that was built anew, in use from a job on."""
+    """State that was built anew, in use from a job on; what it is made of, and what is made of it."""
 
     number: int
     first_job: int
     fingerprint: str
+    streams: tuple[str, ...]
+    targets: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,6 @@ class FlowEntry:
     """What is known of a flow that does not run."""
 
     name: str
-    streams: tuple[str, ...]
-    targets: tuple[str, ...]
     generations: tuple[Generation, ...]
 
     @property
@@ -79,21 +79,21 @@ class Catalogue:
         """Return the entry of a flow, making one if it is new."""
         known = self.entry(flow)
         if known is None:
-            known = FlowEntry(flow, tuple(streams), tuple(targets), (Generation(1, next_job, fingerprint),))
+            known = FlowEntry(flow, (Generation(1, next_job, fingerprint, tuple(streams), tuple(targets)),))
             self.write(known)
         return known
 
     def renew(self, entry: FlowEntry, streams: Sequence[str], targets: Sequence[str], fingerprint: str, *, job: int, next_job: int) -> Generation:
         """Begin a further generation of a flow's state, in use once its first job is durable; what nobody can go back to is removed."""
         kept = entry.generation(job)
-        generation = Generation(max(each.number for each in entry.generations) + 1, next_job, fingerprint)
-        self._replace(entry, FlowEntry(entry.name, tuple(streams), tuple(targets), (kept, generation)))
+        generation = Generation(max(each.number for each in entry.generations) + 1, next_job, fingerprint, tuple(streams), tuple(targets))
+        self._replace(entry, FlowEntry(entry.name, (kept, generation)))
         return generation
 
     def keep_only(self, entry: FlowEntry, generation: Generation) -> None:
         """Forget generations that were begun and not used: a job that this one publishes must not be taken for theirs."""
         if entry.generations != (generation,):
-            self._replace(entry, FlowEntry(entry.name, entry.streams, entry.targets, (generation,)))
+            self._replace(entry, FlowEntry(entry.name, (generation,)))
 
     def _replace(self, old: FlowEntry, new: FlowEntry) -> None:
         self.write(new)
@@ -105,7 +105,7 @@ class Catalogue:
 def _read(path: Path) -> FlowEntry:
     try:
         about = json.loads(path.read_bytes())
-        generations = tuple(Generation(**each) for each in about["generations"])
-        return FlowEntry(about["name"], tuple(about["streams"]), tuple(about["targets"]), generations)
+        generations = tuple(Generation(**each | {"streams": tuple(each["streams"]), "targets": tuple(each["targets"])}) for each in about["generations"])
+        return FlowEntry(about["name"], generations)
     except (ValueError, KeyError, TypeError) as error:
         raise WarehouseDamaged(path=str(path), reason=f"the entry of a flow cannot be read: {error}") from error

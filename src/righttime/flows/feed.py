@@ -39,11 +39,13 @@ class Feed:
                 self._readers.setdefault(name, {})[link.source] = link
         # Registered first: what is appended meanwhile is noted twice, never not at all.
         backlog_us = max((last.time_us for name in streams if (last := self.streams.cut(name, FOREVER_US).last) is not None), default=0)
-        tolerances = [self.streams.schema(name).tolerance_us for name in streams]
+        tolerances = [schema.tolerance_us or 0 for name in streams if (schema := self.streams.schema(name)).times == "source"]
+        arrived_us = self._arrived_us(streams)
         with self._catalyst.lock:
             link.backlog_us = max(link.backlog_us, backlog_us)
             link.horizon_us = max(link.horizon_us, after_us)
-            link.tolerance_us = min((tolerance for tolerance in tolerances if tolerance is not None), default=0)
+            link.tolerance_us = min(tolerances, default=0)
+            link.arrived_us = arrived_us  # of these streams; what others had says nothing
             link.refresh()
         self._arrive([link])
 
@@ -87,11 +89,14 @@ class Feed:
         for link in links:
             with self._catalyst.lock:
                 mine = [name for name, readers in self._readers.items() if link.source in readers]
-            marks = [self.streams.watermark_us(name) or 0 for name in mine if self.streams.schema(name).times == "source"]
-            if marks:
+            if (arrived_us := self._arrived_us(mine)) is not None:
                 with self._catalyst.lock:
-                    link.arrive(min(marks))
+                    link.arrive(arrived_us)
                     self._catalyst.arrivals.notify_all()
+
+    def _arrived_us(self, streams: Iterable[str]) -> int | None:
+        """Return up to when all of these streams have everything; None if that is always so."""
+        return min((self.streams.watermark_us(name) or 0 for name in streams if self.streams.schema(name).times == "source"), default=None)
 
     def close(self) -> None:
         self.streams.close()

@@ -18,7 +18,7 @@ from righttime.catalyst.shell import Catalyst
 from righttime.changes.schema import TableSchema
 from righttime.errors import FreshnessUnavailable
 from righttime.errors.flows import BadDeclaration, FlowChanged, FlowRuns, TableMaintained
-from righttime.flows.catalogue import Catalogue, FlowEntry, Generation, source_of
+from righttime.flows.catalogue import Catalogue, Generation, source_of
 from righttime.flows.content import job_content
 from righttime.flows.engine import DrainEngine
 from righttime.flows.explain import Explanation, FlowNeed, estimate_s, planned_cut
@@ -69,13 +69,14 @@ class Flows:
         self.runners: dict[str, FlowRunner] = {}
         self._read_streams: dict[str, tuple[str, ...]] = {}
         for entry in self.catalogue.entries():
-            self._attend(entry).trouble = _ASLEEP
+            last_job = parts.catalyst.head.source(entry.source).last.number
+            self._attend(entry.source, entry.generation(last_job)).trouble = _ASLEEP
 
-    def _attend(self, entry: FlowEntry) -> Maintainer:
+    def _attend(self, source: str, generation: Generation) -> Maintainer:
         """Answer for the targets of a flow, running or not."""
-        link = self._parts.catalyst.maintain(entry.source, entry.targets)
-        self._read_streams[entry.source] = entry.streams
-        self.feed.read_by(link, entry.streams, after_us=self._parts.catalyst.head.source(entry.source).last.time_us)
+        link = self._parts.catalyst.maintain(source, generation.targets)
+        self._read_streams[source] = generation.streams
+        self.feed.read_by(link, generation.streams, after_us=self._parts.catalyst.head.source(source).last.time_us)
         return link
 
     def analyse(self, flow: Flow) -> Analysed:
@@ -98,7 +99,7 @@ class Flows:
                     self._take_over(flow, refresh=refresh)
                 self._create_targets(flow, analysed)
                 generation = self._generation(flow, analysed, targets, refresh=refresh)
-                link = self._attend(self._entry(flow))
+                link = self._attend(source_of(flow.name), generation)
             if refresh:
                 with self._parts.catalyst.lock:
                     link.change(self._parts.catalyst.authority.next_us())  # whoever wants it fresh waits for the new state
@@ -123,11 +124,6 @@ class Flows:
             if target.table in self._parts.catalyst.tapped:
                 raise BadDeclaration(flow=flow.name, origin=target.origin, reason=f"table {target.table!r} is a stream itself; write into another")
         return self.analyse(flow)
-
-    def _entry(self, flow: Flow) -> FlowEntry:
-        entry = self.catalogue.entry(flow.name)
-        assert entry is not None
-        return entry
 
     def _generation(self, flow: Flow, analysed: Analysed, targets: Sequence[str], *, refresh: bool) -> Generation:
         """Return the state to go on with; other declarations need another. One that was begun and never came to be used is dropped."""
@@ -214,13 +210,22 @@ class Flows:
             # While targets are built anew, queries get the old ones, which may be as fresh as this.
             if not runner.await_rebuilt(wait_s):
                 link, now_us, waited_s = runner.link, catalyst.authority.read_us(), catalyst.clock.monotonic_s() - begun_s
-                why, stale_s = link.trouble or "its targets are being built anew", max(now_us - link.horizon_us, 0) / 1e6
+                why, stale_s = link.trouble or self._why_rebuilding(runner), max(now_us - link.horizon_us, 0) / 1e6
                 raise FreshnessUnavailable(table=link.tables[0], source=link.source, waited_s=waited_s, stale_s=stale_s, why=why)
             catalyst.ensure_accuracy(up_to_us, runner.link.tables, deadline_s=begun_s + wait_s)
         except FreshnessUnavailable:
             if runner.failure is not None:
                 raise runner.failure from None
             raise
+
+    def _why_rebuilding(self, runner: FlowRunner) -> str:
+        """Say why targets that are built anew are not there yet."""
+        streams, job = self.feed.streams, next((job for job in runner.queue() if job.rebuild), None)
+        marks = {name: streams.watermark_us(name) or 0 for name in runner.streams if streams.schema(name).times == "source"}
+        late = [name for name, mark_us in marks.items() if job is not None and mark_us < job.horizon_us]
+        if not late:
+            return "its targets are being built anew"
+        return f"its targets are built anew as soon as stream {late[0]!r} goes on: append to it, or tell with heartbeat() that nothing has happened"
 
     def stream_cuts(self, tables: Sequence[str], accuracy: Accuracy) -> tuple[StreamReceipt, ...]:
         """Return where an answer over `tables` cuts the streams that flows made them of."""

@@ -136,7 +136,7 @@ class FlowRunner:
     def _cut_all(self) -> None:
         catalyst = self._with.catalyst
         if self._rebuild:
-            self._cut_us, *wanted = catalyst.close_job(self.link)
+            self._cut_us, *wanted = catalyst.close_job(self.link, anew=True)
             self._new_job(0, self._cut_us, "background", rebuild=True)
             for cut_us in wanted:
                 self._cut(cut_us, "query")

@@ -204,7 +204,7 @@ class Plan:
             case AsOf():
                 return self._as_of(step, node)
             case Distinct():
-                return distinct(self._narrow(node.input), self._kept.parts(step))
+                return distinct(self._plain(node.input), self._kept.parts(step))
             case Aggregate():
                 given, measures = self._measured(step, node)
                 return aggregate(given, self._kept.parts(step), by=node.by, measures=measures)
@@ -285,9 +285,9 @@ class Plan:
             given, measures = self._measured(step, node)
             lines, parts = aggregated_target(given, self._kept.parts(name), by=node.by, measures=measures)
         elif target.additive and not self._analysed.is_unique(target):
-            lines, parts = additive_target(self._narrow(node), self._kept.parts(name), keys=target.keys, additive=target.additive)
+            lines, parts = additive_target(self._plain(node), self._kept.parts(name), keys=target.keys, additive=target.additive)
         else:
-            lines, parts = keyed_target(self._narrow(node), self._kept.parts(name), keys=target.keys)
+            lines, parts = keyed_target(self._plain(node), self._kept.parts(name), keys=target.keys)
         self._keep(name, parts)
         if lines is not None:
             self.outputs.append(Output("target", target.table, "", lines))
@@ -299,6 +299,11 @@ class Plan:
             return None
         of = step if reader is None else reader
         return self._only(given, [name for name in self._analysed.schemas[of].names if name in self._analysed.used[of]], self._analysed.carried[of])
+
+    def _plain(self, node: Node) -> Signed | None:
+        """Return the changes of a step with the columns that are used, and no others: a row goes at another time than it came, and is the same row."""
+        given, step = self._deltas[node], self._analysed.ids[node]
+        return None if given is None else self._only(given, [name for name in self._analysed.schemas[step].names if name in self._analysed.used[step]], ())
 
     def _only(self, given: Signed, names: list[str], carried: tuple[str, ...]) -> Signed:
         return replace(given, columns=(*names, *carried))

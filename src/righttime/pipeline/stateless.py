@@ -23,7 +23,7 @@ MET, ROW = "__met", "_row"
 
 def where(given: Signed, condition: str) -> Signed:
     """Keep the rows for which the condition is true."""
-    return replace(given, frame=_select(given, "*", f" WHERE ({condition}\n)"))
+    return replace(_met(judge(given, condition)), columns=given.columns)
 
 
 def project(given: Signed, columns: Sequence[Derived], *, keep: Sequence[str]) -> Signed:
@@ -33,22 +33,39 @@ def project(given: Signed, columns: Sequence[Derived], *, keep: Sequence[str]) -
     replaced = {name.lower(): name for name in derived}
     kept = [replaced.pop(name.lower(), name) for name in keep]
     kept += replaced.values()
-    # The line end keeps a comment at the end of an expression from hiding the rest.
-    chosen = [f"({derived[name]}\n) AS {quoted(name)}" if name in derived else quoted(name) for name in kept]
+    chosen = [f"{_always(derived[name], given.columns)} AS {quoted(name)}" if name in derived else quoted(name) for name in kept]
     return replace(given, frame=_select(given, ", ".join([*chosen, JOB, WEIGHT])), columns=tuple(kept))
 
 
 def judge(given: Signed, condition: str) -> Signed:
     """Add a column that says whether the row meets the condition; null is not met."""
-    met = f"coalesce(({condition}\n), false) AS {MET}"
-    return replace(given, frame=_select(given, names([*given.columns, JOB, WEIGHT], met)), columns=(*given.columns, MET))
+    met = _always(f"coalesce(({condition}\n), false)", ())
+    return replace(given, frame=_select(given, names([*given.columns, JOB, WEIGHT], f"{met} AS {MET}")), columns=(*given.columns, MET))
 
 
 def expect(judged: Signed, otherwise: Otherwise) -> tuple[Signed, Signed]:
     """Return the rows that go on, and those that came in and do not meet the condition."""
     columns = tuple(name for name in judged.columns if name != MET)
-    met = judged if otherwise == "keep" else where(judged, MET)
-    return replace(met, columns=columns), replace(where(judged, f"NOT {MET} AND {WEIGHT} > 0"), columns=columns)
+    met = judged if otherwise == "keep" else _met(judged)
+    # Where one unmet row is too many, it must be known that it went again within the job.
+    unmet = f"NOT {MET}" if otherwise == "fail" else f"NOT {MET} AND {WEIGHT} > 0"
+    return replace(met, columns=columns), replace(judged, frame=_select(judged, "*", f" WHERE {unmet}"), columns=columns)
+
+
+def _met(judged: Signed) -> Signed:
+    return replace(judged, frame=_select(judged, "*", f" WHERE {MET}"))
+
+
+def _always(expression: str, columns: Sequence[str]) -> str:
+    """Return the expression so that Spark evaluates it for every row that comes to its step, whatever later steps make of it.
+
+    Left to itself, Spark evaluates it where it is used: not for rows that a later condition drops, and not in a branch that is not taken. Whether a row
+    fails would depend on how a drain is planned, and it might come in one drain and fail in the one in which it goes.
+    """
+    if expression.strip() in columns:
+        return quoted(expression.strip())
+    # What depends on more than the row stays where it is. The line end keeps a comment at the end of an expression from hiding the rest.
+    return f"if(spark_partition_id() < 0, NULL, ({expression}\n))"
 
 
 def noted(rows: Signed, *, with_row: bool) -> Frame:

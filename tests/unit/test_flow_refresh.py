@@ -1,0 +1,144 @@
+"""Flows that are built anew or that change what they read: over streams with times of their own, which may lag or stand still.
+
+The runner, the catalyst and the streams are the real ones; the drain itself is a dictionary. Times are a test's.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import righttime as rt
+from righttime.client import Warehouse
+from righttime.errors import FreshnessUnavailable
+from righttime.flows.catalogue import Catalogue
+from righttime.flows.running import RunningFlow
+from righttime.testing import ManualClock
+from tests.support.plain_flow import run_plain
+
+SECOND = 1_000_000
+COLUMNS = "k INT NOT NULL, v INT"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1000.0)
+
+
+@pytest.fixture
+def wh(tmp_path: Path, clock: ManualClock) -> Iterator[Warehouse]:
+    """A warehouse with tables `t` and `u`, for copies of streams `a` and `b` whose times are their sources'."""
+    with rt.open(tmp_path / "wh", clock=clock) as opened:
+        for table, stream in (("t", "a"), ("u", "b")):
+            opened.create_table(table, COLUMNS, keys=["k"])
+            opened.create_stream(stream, COLUMNS, keys=["k"], times="source")
+        yield opened
+
+
+def bring_up(wh: Warehouse, targets: dict[str, str], **options: Any) -> None:
+    """Run a flow until its targets have what has arrived."""
+    runner, _ = run_plain(wh, targets, **options)
+    try:
+        RunningFlow(wh._flows("test"), runner).wait(timeout="20s")
+    finally:
+        runner.stop()
+
+
+def rows(wh: Warehouse, table: str) -> list[tuple[Any, ...]]:
+    return sorted(wh.read(table, freshness="2h", wait="20s").rows())
+
+
+def test_a_refresh_over_a_source_that_stands_still_says_what_it_waits_for(wh: Warehouse) -> None:
+    """The new state can only be shown after the last one; a heartbeat tells that nothing has happened until then."""
+    wh.stream("a").insert([{"k": 1, "v": 1}], time=100 * SECOND)
+    bring_up(wh, {"t": "a"})
+    assert rows(wh, "t") == [(1, 1)]
+    runner, _ = run_plain(wh, {"t": "a"}, rebuild=True, factor=2)
+    running = RunningFlow(wh._flows("test"), runner)
+    try:
+        with pytest.raises(FreshnessUnavailable, match=r"stream 'a' goes on.*heartbeat"):
+            running.wait(timeout=0.2)
+        assert runner.failure is None
+        wh.stream("a").heartbeat(101 * SECOND)
+        running.wait(timeout="20s")
+        assert rows(wh, "t") == [(1, 2)]
+    finally:
+        runner.stop()
+
+
+def test_what_other_streams_had_says_nothing_of_a_new_one(wh: Warehouse) -> None:
+    """A flow that reads one more stream waits for that one, too: what comes late there is not left out for ever."""
+    wh.stream("a").insert([{"k": 1, "v": 1}], time=100 * SECOND)
+    wh.stream("b").insert([{"k": 1, "v": 1}], time=10 * SECOND)
+    bring_up(wh, {"t": "a"})
+    wh.stream("a").heartbeat(150 * SECOND)
+    runner, _ = run_plain(wh, {"t": "a", "u": "b"}, rebuild=True)
+    try:
+        assert runner.link.arrived_us == 10 * SECOND
+        wh.stream("b").insert([{"k": 2, "v": 2}], time=50 * SECOND)
+        for name in "ab":
+            wh.stream(name).heartbeat(200 * SECOND)
+        RunningFlow(wh._flows("test"), runner).wait(timeout="20s")
+        assert rows(wh, "u") == [(1, 1), (2, 2)]
+    finally:
+        runner.stop()
+
+
+def test_a_flow_that_leaves_a_source_no_longer_waits_for_it(wh: Warehouse, clock: ManualClock) -> None:
+    """Streams with the warehouse's own times always have everything."""
+    wh.create_stream("own", COLUMNS, keys=["k"])
+    wh.stream("a").insert([{"k": 1, "v": 1}], time=100 * SECOND)
+    bring_up(wh, {"t": "a"})
+    clock.advance(1)
+    wh.stream("own").insert([{"k": 7, "v": 7}])
+    runner, _ = run_plain(wh, {"t": "own"}, rebuild=True)
+    try:
+        RunningFlow(wh._flows("test"), runner).wait(timeout="20s")
+        clock.advance(1)
+        assert wh.read("t", wait="20s").rows() == [(7, 7)]
+    finally:
+        runner.stop()
+
+
+def test_the_tolerance_of_one_stream_is_not_that_of_another(wh: Warehouse, clock: ManualClock) -> None:
+    """Of several streams that lag, the strictest counts: a query must not get less without being told."""
+    wh.create_stream("tolerant", COLUMNS, keys=["k"], times="source", tolerance="30s")
+    runner, _ = run_plain(wh, {"t": "tolerant", "u": "b"})
+    catalyst = wh._writer("test").catalyst
+    try:
+        wh.stream("tolerant").heartbeat(clock.now_us() + 60 * SECOND)
+        wh.stream("b").insert([{"k": 1, "v": 1}], time=clock.now_us() - 20 * SECOND)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(lambda: sorted(wh.read("u", wait="20s").rows()))
+            with catalyst.lock:
+                assert runner.link.asked.wait_for(lambda: bool(runner.link.cuts), timeout=10), "the query does not wait"
+            wh.stream("b").insert([{"k": 2, "v": 2}], time=clock.now_us() - 10 * SECOND)
+            wh.stream("b").heartbeat(clock.now_us() + 60 * SECOND)
+            assert waiting.result(20) == [(1, 1), (2, 2)]
+    finally:
+        runner.stop()
+
+
+def test_queries_on_a_flow_that_stopped_leave_no_cuts_behind(wh: Warehouse) -> None:
+    """Nobody would ever make the jobs, and every later query would have to look through them."""
+    bring_up(wh, {"t": "a"})
+    link = wh._writer("test").catalyst.maintained["t"]
+    for _ in range(5):
+        with pytest.raises(FreshnessUnavailable):
+            wh.read("t", wait="1s")
+    assert link.cuts == []
+
+
+def test_a_generation_keeps_what_it_reads_and_writes(tmp_path: Path) -> None:
+    """A refresh with another declaration that never came to be used says nothing of the one that goes on."""
+    catalogue = Catalogue(tmp_path)
+    first = catalogue.begin("f", ["a", "b"], ["t", "u"], "v1", next_job=1)
+    catalogue.renew(first, ["a"], ["t"], "v2", job=5, next_job=6)
+    entry = catalogue.entry("f")
+    assert entry is not None
+    old, new = entry.generation(5), entry.generation(6)
+    assert (old.streams, old.targets, new.streams, new.targets) == (("a", "b"), ("t", "u"), ("a",), ("t",))
+    catalogue.keep_only(entry, old)
+    assert catalogue.entry("f") == first
