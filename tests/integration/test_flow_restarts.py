@@ -147,3 +147,28 @@ def test_a_dimension_that_changes_reaches_the_facts_of_earlier_drains_through_lo
         assert rows(wh, "named") == [(1, "eleven", "one"), (2, None, "one"), (3, None, None)]
         wh.append({"d": [{"d": 11, "d_name": "XI", "_change_type": "update_postimage"}, {"d": 12, "d_name": "XII"}], "e": [{"e": 1, "_change_type": "delete"}]})
         assert rows(wh, "named") == [(1, "XI", None), (2, None, None), (3, "XII", None)]
+
+
+def test_a_refresh_in_parts_gives_what_one_part_gives(tmp_path: Path, spark_owner: SparkOwner) -> None:
+    """Totals, rows that failed and state to go on with; the letters name the job that is shown."""
+    spark_owner.session()
+
+    def ratios(of: int) -> rt.Flow:
+        flow = rt.Flow("f")
+        flow.stream("s").derive(ratio=f"{of} / v").aggregate(by="g", total="sum(ratio)").into("agg", keys="g")
+        return flow
+
+    with rt.open(tmp_path / "wh", drain_rows_max=4, bypass_bytes=1) as wh:
+        wh.create_stream("s", "k INT, g STRING, v INT", keys=["k"])
+        for k in range(10):
+            wh.stream("s").insert([{"k": k, "g": "ab"[k % 2], "v": 0 if k == 6 else 10}])
+        wh.append({"s": [{"k": 8, "g": "b", "v": 20, "_change_type": "update_postimage"}, {"k": 0, "_change_type": "delete"}]})
+        with wh.run(ratios(1)) as running:
+            running.wait(timeout="2 min")
+        with wh.run(ratios(100), refresh=True) as running:
+            running.wait(timeout="2 min")
+            assert rows(wh, "agg") == [("a", 20.0), ("b", 55.0)]
+            ((job, times),) = wh.sql("SELECT job, times FROM f_dead_letters", wait="120s").rows()
+            assert (job, times) == (running.jobs()[0].number, 1) and running.jobs()[0].rows_in == 13
+            wh.append({"s": [{"k": 6, "g": "a", "v": 1, "_change_type": "update_postimage"}, {"k": 1, "_change_type": "delete"}]})
+            assert (rows(wh, "agg"), rows(wh, "f_dead_letters")) == ([("a", 120.0), ("b", 45.0)], [])

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from righttime.client import Warehouse
-from righttime.flows.content import job_content
+from righttime.flows.content import TargetContent
 from righttime.flows.jobs import FlowJob
 from righttime.flows.runner import FlowRunner, Mode, Work
 from righttime.flows.schedule import Schedule, Triggers
@@ -78,7 +78,7 @@ class PlainDrained:
     def unmet(self, number: int) -> dict[str, int]:
         return {}
 
-    def of_job(self, number: int, *, every: bool = False) -> dict[str, pa.Table]:
+    def of_job(self, number: int) -> dict[str, pa.Table]:
         return {table: lines for table, lines in self._lines.get(number, {}).items() if lines.num_rows}
 
 
@@ -109,7 +109,7 @@ def run_plain(
         feed=flows.feed,
         pull=flows.taps.pull_for,
         engine=engine,
-        content=lambda table, lines, rebuild: job_content(parts.schemas[table], lines, rebuild=rebuild),
+        content=lambda table, anew: TargetContent(parts.schemas[table], parts.images, parts.settings, anew=anew),
         make_room=lambda table, nbytes: parts.images.make_room(parts.schemas[table], nbytes),
         relieve=lambda link: None,
         settings=parts.settings,

@@ -13,6 +13,7 @@ import pytest
 import righttime as rt
 from righttime.client import Warehouse
 from righttime.errors import FreshnessUnavailable
+from righttime.errors.flows import FlowFailed
 from righttime.flows.catalogue import Catalogue
 from righttime.flows.running import RunningFlow
 from righttime.testing import ManualClock
@@ -142,3 +143,56 @@ def test_a_generation_keeps_what_it_reads_and_writes(tmp_path: Path) -> None:
     assert (old.streams, old.targets, new.streams, new.targets) == (("a", "b"), ("t", "u"), ("a",), ("t",))
     catalogue.keep_only(entry, old)
     assert catalogue.entry("f") == first
+
+
+def changes(wh: Warehouse, stream: str) -> dict[int, int]:
+    """Insert, update and delete, each in a commit of its own; return what is left."""
+    left: dict[int, int] = {}
+    for number in range(30):
+        wh.stream(stream).insert([{"k": number, "v": number}])
+        left[number] = number
+        if number % 3 == 2:
+            wh.stream(stream).update([{"k": number - 1, "v": 100 + number}])
+            left[number - 1] = 100 + number
+        if number % 5 == 4:
+            wh.stream(stream).delete([{"k": number - 4}])
+            del left[number - 4]
+    return left
+
+
+def test_a_refresh_in_many_parts_is_one_job_and_its_rows_are_in_files(tmp_path: Path) -> None:
+    """No part takes more changes than a drain may hold, and rows that are too many for memory become part of the target as files."""
+    with rt.open(tmp_path / "wh", drain_rows_max=7, bypass_bytes=1) as wh:
+        wh.create_table("t", COLUMNS, keys=["k"])
+        wh.create_stream("s", COLUMNS, keys=["k"])
+        left = changes(wh, "s")
+        bring_up(wh, {"t": "s"})
+        assert dict(rows(wh, "t")) == left
+        before = wh.read("t", freshness="2h").receipt.cut_us
+        runner, engine = run_plain(wh, {"t": "s"}, rebuild=True, factor=2)
+        try:
+            RunningFlow(wh._flows("test"), runner).wait(timeout="20s")
+            wh.stream("s").update([{"k": 29, "v": 7}])
+            assert dict(wh.read("t", wait="20s").rows()) == {key: 2 * value for key, value in (left | {29: 7}).items()}
+        finally:
+            runner.stop()
+        assert len(engine.drains) > 5 and len(runner.reports()) == 2, "many parts, one job; and the update"
+        assert wh._writer("test").catalyst.tables["t"].has_files
+        assert dict(wh.read("t", as_of=before).rows()) == left, "whoever reads the old state sees nothing of the new one"
+        wh.materialize("t")
+        assert not wh._writer("test").catalyst.tables["t"].has_files
+        assert dict(rows(wh, "t")) == {key: 2 * value for key, value in (left | {29: 7}).items()}
+    with rt.open(tmp_path / "wh") as wh:
+        assert dict(wh.read("t", freshness="2h").rows()) == {key: 2 * value for key, value in (left | {29: 7}).items()}
+
+
+def test_more_rows_than_files_may_hold_stop_the_flow_and_say_which_setting(tmp_path: Path) -> None:
+    """What is published stays as it was."""
+    with rt.open(tmp_path / "wh", bypass_bytes=1, spill_bytes_max=64) as wh:
+        wh.create_table("t", COLUMNS, keys=["k"])
+        wh.create_stream("s", COLUMNS, keys=["k"])
+        runner, _ = run_plain(wh, {"t": "s"})
+        wh.stream("s").insert([{"k": number, "v": number} for number in range(1000)])
+        with pytest.raises(FlowFailed, match="spill_bytes_max"):
+            RunningFlow(wh._flows("test"), runner).wait(timeout="20s")
+        runner.stop()

@@ -10,7 +10,9 @@ from threading import Condition
 
 from righttime.catalyst.maintainer import Maintainer
 from righttime.catalyst.memory import CatalystMemory
-from righttime.catalyst.messages import Content, Published
+from righttime.catalyst.messages import Published
+from righttime.catalyst.table import Rows
+from righttime.changes.operations import Operations
 from righttime.errors.flows import TableMaintained
 
 
@@ -36,7 +38,7 @@ class FlowSide(CatalystMemory):
             found.refresh()
             return found
 
-    def publish_job(self, link: Maintainer, content: Mapping[str, Sequence[Content]], *, first_us: int, horizon_us: int) -> Published:
+    def publish_job(self, link: Maintainer, content: Mapping[str, Sequence[Rows | Operations]], *, first_us: int, horizon_us: int) -> Published:
         """Show what a job made, in all targets, at its horizon."""
         with self.lock:
             assert horizon_us > self.head.source(link.source).last.time_us, "jobs are published in order, by one runner"

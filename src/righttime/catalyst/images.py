@@ -161,9 +161,9 @@ class Images:
                 tail.extend((source, part) for part in loose)
             return [*sealed, (self._tail_image(table, tail, hidden), NONE)] if tail else sealed
 
-    def image_of(self, table: TableSchema, chunks: Sequence[Chunk]) -> Segment:
+    def image_of(self, table: TableSchema, chunks: Sequence[Chunk], *, in_memory: bool = True) -> Segment:
         """Write rows that are in no lane into a file of their own."""
-        return self._write_rows(table, table_of(chunks, table.columns), in_memory=True)
+        return self._write_rows(table, table_of(chunks, table.columns), in_memory=in_memory)
 
     def _committed_id(self, table: str, source: str) -> int:
         with self._catalyst.lock:

@@ -14,10 +14,10 @@ from righttime.catalyst.indexes import RowIds
 from righttime.catalyst.leases import LeaseTable
 from righttime.catalyst.links import Link
 from righttime.catalyst.maintainer import Admission, Maintainer
-from righttime.catalyst.messages import Content, Trace
-from righttime.catalyst.table import Lane, MemoryTable
+from righttime.catalyst.messages import Trace
+from righttime.catalyst.table import Lane, MemoryTable, Rows
 from righttime.changes.clock import Clock, TimeAuthority
-from righttime.changes.operations import rows_and_operations
+from righttime.changes.operations import Operations, rows_and_operations
 from righttime.changes.position import Commit
 from righttime.errors import UnknownTable
 from righttime.settings import Settings
@@ -61,10 +61,11 @@ class CatalystMemory:
         for lane in table.lanes.values():
             table.discount(lane.free(self.leases.row_freeable_max((table.name, lane.source), stored_id=lane.stored_id, now_s=now_s)))
 
-    def _add(self, table: MemoryTable, lane: Lane, content: Sequence[Content]) -> None:
+    def _add(self, table: MemoryTable, lane: Lane, content: Sequence[Rows | Operations]) -> None:
         chunks, operations = rows_and_operations(content)
         lane.add(chunks, self.row_ids, operations)
-        table.bytes_memory += sum(chunk.nbytes for chunk in chunks)
+        table.bytes_memory += sum(chunk.nbytes for chunk in chunks if chunk.in_memory)
+        table.bytes_spilled += sum(chunk.nbytes for chunk in chunks if not chunk.in_memory)
         table.bytes_operations += sum(each.nbytes for each in operations)
         table.rows_unstored += sum(part.rows for part in content)
         table.changes += 1

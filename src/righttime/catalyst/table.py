@@ -264,6 +264,11 @@ class MemoryTable:
         """Whether there are operations that the warehouse table does not contain."""
         return any(lane.operations for lane in self.lanes.values())
 
+    @property
+    def has_files(self) -> bool:
+        """Whether rows that the warehouse table does not contain are in files, because memory had no room for them."""
+        return any(not piece.content.in_memory and piece.last_id > lane.stored_id for lane in self.lanes.values() for piece in lane.pieces)
+
     def must_settle(self, own: str | None = None) -> bool:
         """Tell whether storing has to settle operations first: committed ones, or those of the source `own`, which are about to be.
 

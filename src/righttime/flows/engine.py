@@ -53,12 +53,11 @@ class DrainEngine:
         with inputs_of(self._spark, child, self._streams, jobs, folder=self._scratch, flow=self._analysed.flow.name) as inputs:
             result = run_drain(self._analysed, child, inputs, self._states, numbers, dead_letters_max=self._letters_max)
         reach(CrashPoint.JOB_COMPUTED)
-        letters, kept = self._letters.take(result.dead_letters, result.targets)
+        letters, kept = self._letters.take(result.dead_letters, result.targets, {job.number: job.part_of for job in jobs if job.part_of is not None})
         states = {**result.states, (STEP, PART): kept} if kept.num_rows else result.states
         self._states.append(numbers[0], numbers[-1], states)
         self._drains += 1
-        empty = {**self._analysed.tables, self._letters.table.name: self._letters.table.columns}
-        return Drained(result, self._letters.table.name, letters, {table: columns.empty_table() for table, columns in empty.items()})
+        return Drained(result, self._letters.table.name, letters)
 
     def _session(self) -> SparkSession:
         """Return the session of all drains: what it knows of state that does not change need not be found out again."""
@@ -80,20 +79,18 @@ class DrainEngine:
 class Drained:
     """What a drain made, job by job."""
 
-    def __init__(self, result: DrainResult, letters_table: str, letters: Mapping[int, pa.Table], empty: Mapping[str, pa.Table]) -> None:
+    def __init__(self, result: DrainResult, letters_table: str, letters: Mapping[int, pa.Table]) -> None:
         self.result = result
         self._letters_table = letters_table
         self._letters = letters
-        self._empty = empty
 
     def unmet(self, number: int) -> dict[str, int]:
         """Return how many rows of a job did not meet each expectation."""
         return {each.name: each.rows for each in self.result.expectations if each.job == number}
 
-    def of_job(self, number: int, *, every: bool = False) -> dict[str, pa.Table]:
-        """Return the lines of each target that the job changes; with `every`, of the others too."""
+    def of_job(self, number: int) -> dict[str, pa.Table]:
+        """Return the lines of each target that the job changes."""
         chosen = {table: lines.filter(pc.equal(lines["_job"], number)) for table, lines in self.result.targets.items()}
         if number in self._letters:
             chosen[self._letters_table] = self._letters[number]
-        found = {table: lines for table, lines in chosen.items() if lines.num_rows}
-        return {**self._empty, **found} if every else found
+        return {table: lines for table, lines in chosen.items() if lines.num_rows}

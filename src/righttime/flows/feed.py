@@ -67,6 +67,20 @@ class Feed:
         counted = {name: self.streams.rows_between(name, after_us, up_to_us) for name in streams}
         return {name: rows for name, rows in counted.items() if rows}
 
+    def horizon(self, streams: Iterable[str], after_us: int, cut_us: int, *, rows_max: int) -> int:
+        """Return `cut_us`, or an earlier time if there are too many rows until then; a single commit is never parted."""
+        low_us = self.first_after(streams, after_us)
+        if low_us is None or low_us >= cut_us or sum(self.rows(streams, after_us, cut_us).values()) <= rows_max:
+            return cut_us
+        high_us = cut_us
+        while low_us < high_us - 1:
+            middle_us = (low_us + high_us) // 2
+            if sum(self.rows(streams, after_us, middle_us).values()) <= rows_max:
+                low_us = middle_us
+            else:
+                high_us = middle_us
+        return low_us
+
     def _issue(self, streams: Sequence[str], given_us: int | None) -> int:
         """Give a commit its time, and note it with the flows that will have to show it."""
         with self._catalyst.lock:

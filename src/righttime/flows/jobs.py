@@ -8,7 +8,7 @@ Promise: a job knows exactly which changes it takes: those later than the horizo
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import pyarrow as pa
 
@@ -19,7 +19,8 @@ JobKind = Literal["query", "background"]
 class FlowJob:
     """One job; `marks` are monotonic seconds at which it was cut, prepared, computed and published.
 
-    `inputs` are the changes with the job's number, `segments` whole files of the streams. One that is a `rebuild` replaces its targets.
+    `inputs` are the changes with the job's number, `segments` whole files of the streams. One that is a `rebuild` replaces its targets; it is computed in
+    parts, which know its number.
     """
 
     number: int
@@ -29,6 +30,7 @@ class FlowJob:
     kind: JobKind
     rows: Mapping[str, int]
     rebuild: bool = False
+    part_of: int | None = None
     inputs: dict[str, pa.Table] = field(default_factory=dict)
     segments: dict[str, list[Path]] = field(default_factory=dict)
     marks: dict[str, float] = field(default_factory=dict)
@@ -39,6 +41,19 @@ class FlowJob:
     @property
     def rows_in(self) -> int:
         return sum(self.rows.values())
+
+
+class Drained(Protocol):
+    """What a drain made: for each target its lines, job by job."""
+
+    def of_job(self, number: int) -> dict[str, pa.Table]: ...
+    def unmet(self, number: int) -> dict[str, int]: ...
+
+
+class Engine(Protocol):
+    """Computes drains; keeps the state of the operators."""
+
+    def drain(self, jobs: Sequence[FlowJob]) -> Drained: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,8 +63,11 @@ class LetterBook:
                 letter = Letter(row["step"], row["line"], row["reason"], row["row"], row["_w_sum"], row["_job_max"])
                 self._letters[self._id(letter)] = letter
 
-    def take(self, failed: pa.Table, targets: Mapping[str, pa.Table]) -> tuple[dict[int, pa.Table], pa.Table]:
-        """Take the failed rows of a drain, and the lines that did not fail; return the lines of our table by job, and what to keep as state."""
+    def take(self, failed: pa.Table, targets: Mapping[str, pa.Table], parts_of: Mapping[int, int]) -> tuple[dict[int, pa.Table], pa.Table]:
+        """Take the failed rows of a drain, and the lines that did not fail; return the lines of our table by job, and what to keep as state.
+
+        `parts_of` has the jobs that are shown for those that are parts of them.
+        """
         rows = failed.to_pylist()
         jobs = {row["job"] for row in rows}
         jobs |= {number for step in self._held() for number in _jobs_of(targets.get(step.removeprefix("into_")))}
@@ -76,7 +79,7 @@ class LetterBook:
             self._take_away(targets, number)
             for row in rows:
                 if row["job"] == number:
-                    self._apply(Letter(row["step"], row["origin"], row["reason"], row["row"], row["weight"], number))
+                    self._apply(Letter(row["step"], row["origin"], row["reason"], row["row"], row["weight"], parts_of.get(number, number)))
             changed = [(name, before.get(name), self._letters.get(name)) for name in before.keys() | self._letters.keys()]
             changed = [(name, old, new) for name, old, new in changed if old != new]
             kept += [_state(old, -old.times, number) for _, old, _ in changed if old is not None]

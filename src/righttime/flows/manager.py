@@ -19,7 +19,7 @@ from righttime.changes.schema import TableSchema
 from righttime.errors import FreshnessUnavailable
 from righttime.errors.flows import BadDeclaration, FlowChanged, FlowRuns, TableMaintained
 from righttime.flows.catalogue import Catalogue, Generation, source_of
-from righttime.flows.content import job_content
+from righttime.flows.content import TargetContent
 from righttime.flows.engine import DrainEngine
 from righttime.flows.explain import Explanation, FlowNeed, estimate_s, planned_cut
 from righttime.flows.feed import Feed
@@ -180,7 +180,7 @@ class Flows:
             feed=self.feed,
             pull=self.taps.pull_for,
             engine=engine,
-            content=lambda table, lines, rebuild: job_content(parts.schemas[table], lines, rebuild=rebuild),
+            content=lambda table, anew: TargetContent(parts.schemas[table], parts.images, parts.settings, anew=anew),
             make_room=lambda table, nbytes: parts.images.make_room(parts.schemas[table], nbytes),
             relieve=lambda link: self._relieve(link, engine),
             settings=parts.settings,
@@ -191,7 +191,11 @@ class Flows:
         settings = self._parts.settings
         with self._parts.catalyst.lock:
             memory = [self._parts.catalyst.table(name) for name in link.tables]
-            full = any(table.bytes_operations > settings.operations_bytes_max // 4 or table.bytes_memory > settings.memory_bytes_max // 2 for table in memory)
+            # What is in files was too much for memory, and belongs into the warehouse.
+            full = any(
+                table.has_files or table.bytes_operations > settings.operations_bytes_max // 4 or table.bytes_memory > settings.memory_bytes_max // 2
+                for table in memory
+            )
         if full:
             self._parts.mover.materialize(link.tables)
         if engine.is_scattered:
@@ -224,7 +228,7 @@ class Flows:
         marks = {name: streams.watermark_us(name) or 0 for name in runner.streams if streams.schema(name).times == "source"}
         late = [name for name, mark_us in marks.items() if job is not None and mark_us < job.horizon_us]
         if not late:
-            return "its targets are being built anew"
+            return "its targets are being built anew, {} of {} parts are done".format(*runner.parts)
         return f"its targets are built anew as soon as stream {late[0]!r} goes on: append to it, or tell with heartbeat() that nothing has happened"
 
     def stream_cuts(self, tables: Sequence[str], accuracy: Accuracy) -> tuple[StreamReceipt, ...]:

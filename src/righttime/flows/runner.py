@@ -10,19 +10,20 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import pyarrow as pa
 
 from righttime.catalyst.maintainer import Maintainer
-from righttime.catalyst.messages import Content
 from righttime.catalyst.shell import Catalyst
 from righttime.changes.faults import CrashPoint, reach
 from righttime.errors import RightTimeError
 from righttime.errors.flows import FlowFailed
+from righttime.flows.content import TargetContent
 from righttime.flows.feed import Feed
 from righttime.flows.inputs import prepare
-from righttime.flows.jobs import FlowJob, JobKind, JobReport, fused, report
+from righttime.flows.jobs import Drained, Engine, FlowJob, JobKind, JobReport, fused, report
+from righttime.flows.rebuild import Rebuilt, rebuild
 from righttime.flows.schedule import Schedule
 from righttime.pipeline.chain import Chain
 from righttime.pipeline.chain import Commit as MayCommit
@@ -38,29 +39,16 @@ _PAUSE_S = 0.01
 _ROUND_S = 1.0  # how often a runner looks around though nobody woke it
 
 
-class Drained(Protocol):
-    """What a drain made: for each target its signed rows, job by job."""
-
-    def of_job(self, number: int, *, every: bool = False) -> dict[str, pa.Table]: ...
-    def unmet(self, number: int) -> dict[str, int]: ...
-
-
-class Engine(Protocol):
-    """Computes drains; keeps the state of the operators."""
-
-    def drain(self, jobs: Sequence[FlowJob]) -> Drained: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a runner works with. `pull` brings streams of tables up to a time, `make_room` waits for memory, `relieve` stores targets and sums up
-    state that have grown large."""
+    """What a runner works with. `pull` brings streams of tables up to a time, `content` begins what a job does to a target, `make_room` waits for memory,
+    `relieve` stores targets and sums up state that have grown large."""
 
     catalyst: Catalyst
     feed: Feed
     pull: Callable[[Sequence[str], int], None]
     engine: Engine
-    content: Callable[[str, pa.Table, bool], list[Content]]
+    content: Callable[[str, bool], TargetContent]
     make_room: Callable[[str, int], None]
     relieve: Callable[[Maintainer], None]
     settings: Settings
@@ -81,10 +69,11 @@ class FlowRunner:
         self._changed = threading.Condition(threading.RLock())
         self._waiting: deque[FlowJob] = deque()  # cut, not prepared
         self._ready: deque[FlowJob] = deque()  # prepared, not in a drain
-        self._done: deque[tuple[list[FlowJob], Drained]] = deque()  # drained, not published
+        self._done: deque[tuple[list[FlowJob], Drained | Rebuilt]] = deque()  # drained, not published
         self._reports: deque[JobReport] = deque(maxlen=_REPORTS_MAX)
         self._unpublished = 0
         self._rebuild = rebuild
+        self.parts = (0, 1)  # of targets that are built anew: how many are done, and all
         self._stopping = False
         self.failure: FlowFailed | None = None
         steps = (("cut", self._cut_all), ("drain", self._drain_all), ("publish", self._publish_all))
@@ -170,28 +159,13 @@ class FlowRunner:
     def _cut(self, cut_us: int, kind: JobKind) -> None:
         """Take everything up to `cut_us` into jobs; several if it is more than one drain may hold."""
         while self._cut_us < cut_us:
-            horizon_us = self._horizon(cut_us)
+            horizon_us = self._with.feed.horizon(self.streams, self._cut_us, cut_us, rows_max=self._with.settings.drain_rows_max)
             if self._is_idle() and self._has_arrived(horizon_us) and not self._with.feed.rows(self.streams, self._cut_us, horizon_us):
                 self._with.catalyst.advance_flow(self.link, horizon_us)  # nothing to do: the state that is there is shared
             else:
                 self._new_job(self._cut_us, horizon_us, kind if horizon_us == cut_us else "background")
             self._cut_us = horizon_us
         self._schedule.cut(sum(self._with.feed.rows(self.streams, self._cut_us).values()), self._with.catalyst.clock.monotonic_s())
-
-    def _horizon(self, cut_us: int) -> int:
-        """Return `cut_us`, or an earlier time if there are too many rows until then; a single commit is never parted."""
-        feed, rows_max = self._with.feed, self._with.settings.drain_rows_max
-        low_us = feed.first_after(self.streams, self._cut_us)
-        if low_us is None or low_us >= cut_us or sum(feed.rows(self.streams, self._cut_us, cut_us).values()) <= rows_max:
-            return cut_us
-        high_us = cut_us
-        while low_us < high_us - 1:
-            middle_us = (low_us + high_us) // 2
-            if sum(feed.rows(self.streams, self._cut_us, middle_us).values()) <= rows_max:
-                low_us = middle_us
-            else:
-                high_us = middle_us
-        return low_us
 
     def _is_idle(self) -> bool:
         with self._changed:
@@ -209,7 +183,8 @@ class FlowRunner:
         job.rows = feed.rows(self.streams, job.after_us, job.horizon_us)
         after_us = max(job.after_us, self.link.horizon_us) if job.rebuild else job.after_us
         job.first_us = min(feed.first_after(self.streams, after_us) or job.horizon_us, job.horizon_us)
-        prepare(job, feed.streams)
+        if not job.rebuild:  # else part by part
+            prepare(job, feed.streams)
         job.marks["prepared"] = self._with.catalyst.clock.monotonic_s()
         reach(CrashPoint.JOB_PREPARED)
         with self._changed:
@@ -236,13 +211,30 @@ class FlowRunner:
             now_s = self._with.catalyst.clock.monotonic_s
             for job in jobs:
                 job.marks["started"], job.jobs_in_drain = now_s(), len(jobs)
-            changed = [job for job in jobs if job.rows_in or job.rebuild]
-            drained = self._with.engine.drain(changed) if changed else _NOTHING
+            drained = self._rebuilt(jobs[0]) if jobs[0].rebuild else self._drained(jobs)
+            if drained is None:
+                return
             for job in jobs:
                 job.marks["computed"] = now_s()
             with self._changed:
                 self._done.append((jobs, drained))
                 self._changed.notify_all()
+
+    def _drained(self, jobs: Sequence[FlowJob]) -> Drained:
+        changed = [job for job in jobs if job.rows_in]
+        return self._with.engine.drain(changed) if changed else _NOTHING
+
+    def _rebuilt(self, job: FlowJob) -> Rebuilt | None:
+        """Return what the targets become; None if the flow stops before that is known."""
+        contents = {table: self._with.content(table, True) for table in self.link.tables}
+        rows_max = self._with.settings.drain_rows_max
+        return rebuild(job, self.streams, self._with.feed, self._with.engine, contents, rows_max=rows_max, go_on=self._part_done)
+
+    def _part_done(self, done: int, of: int) -> bool:
+        self.parts = (done, of)
+        if of > 1:
+            log.info("flow.rebuilding", flow=self.link.source, parts_done=done, parts=of)
+        return not self._stopping
 
     def _next_drain(self) -> list[FlowJob] | None:
         """Wait for prepared jobs, and take as many as one drain may hold; None when the flow stops. One drain at most waits to be published."""
@@ -254,7 +246,8 @@ class FlowRunner:
                 self._gather()
             if self._stopping:
                 return None
-            count = 1 if self.mode == "sequential" else fused(self._ready, rows_max=settings.drain_rows_max, jobs_max=settings.drain_jobs_max)
+            alone = self.mode == "sequential" or self._ready[0].rebuild
+            count = 1 if alone else fused(self._ready, rows_max=settings.drain_rows_max, jobs_max=settings.drain_jobs_max)
             return [self._ready.popleft() for _ in range(count)]
 
     def _gather(self) -> None:
@@ -283,14 +276,14 @@ class FlowRunner:
                 self._changed.notify_all()
             self._with.relieve(self.link)
 
-    def _publish(self, job: FlowJob, drained: Drained) -> None:
+    def _publish(self, job: FlowJob, drained: Drained | Rebuilt) -> None:
         with self._changed:
             self._chain.complete(job.number)
             assert self._chain.next_action() == MayCommit(job.number), "jobs are published in the order of their cuts"
-        rows = drained.of_job(job.number, every=job.rebuild)
-        content = {table: self._with.content(table, lines, job.rebuild) for table, lines in rows.items()}
-        for table, parts in content.items():
-            self._with.make_room(table, sum(part.nbytes for part in parts))
+        contents = drained.contents if isinstance(drained, Rebuilt) else self._contents(job, drained)
+        content = {table: made.parts() for table, made in contents.items()}
+        for table, made in contents.items():
+            self._with.make_room(table, made.memory_bytes)
         reach(CrashPoint.JOB_STAGED)
         catalyst = self._with.catalyst
         published = catalyst.publish_job(self.link, content, first_us=job.first_us, horizon_us=job.horizon_us)
@@ -298,7 +291,7 @@ class FlowRunner:
         reach(CrashPoint.JOB_PUBLISHED)
         job.inputs.clear()
         job.rows_out = sum(part.rows for parts in content.values() for part in parts)
-        job.unmet = drained.unmet(job.number)
+        job.unmet = drained.unmet if isinstance(drained, Rebuilt) else drained.unmet(job.number)
         job.marks["published"] = catalyst.clock.monotonic_s()
         with self._changed:
             self._chain.committed(job.number)
@@ -309,6 +302,13 @@ class FlowRunner:
                 self._changed.notify_all()
         METRICS.counter("righttime_flow_jobs_total").inc(flow=self.link.source, kind=job.kind)
         METRICS.counter("righttime_flow_rows_total").inc(job.rows_in, flow=self.link.source)
+
+    def _contents(self, job: FlowJob, drained: Drained) -> dict[str, TargetContent]:
+        contents = {}
+        for table, lines in drained.of_job(job.number).items():
+            contents[table] = self._with.content(table, False)
+            contents[table].add(lines)
+        return contents
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -334,7 +334,7 @@ class FlowRunner:
 
 
 class _Nothing:
-    def of_job(self, number: int, *, every: bool = False) -> dict[str, pa.Table]:
+    def of_job(self, number: int) -> dict[str, pa.Table]:
         return {}
 
     def unmet(self, number: int) -> dict[str, int]:
