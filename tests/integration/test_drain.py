@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from righttime.errors.flows import ExpectationFailed, KeyTwice, LookupFailed, StepFailed, TooManyDeadLetters
 from righttime.pipeline.flow import Flow
+from righttime.pipeline.spans import Spans
 from righttime.pipeline.spark import SparkOwner
 from tests.support.flows import Bench, MemoryStates, Row, dead_letters
 
@@ -530,10 +531,10 @@ class SummedUpMeanwhile(MemoryStates):
         super().__init__()
         self._read: set[tuple[str, str]] = set()
 
-    def frame(self, child: SparkSession, node: str, part: str, *, up_to_job: int | None = None) -> DataFrame | None:
+    def frame(self, child: SparkSession, node: str, part: str, *, up_to_job: int | None = None, wanted: Spans | None = None) -> DataFrame | None:
         """Return one part as it was."""
         self._read.add((node, part))
-        return super().frame(child, node, part, up_to_job=up_to_job)
+        return super().frame(child, node, part, up_to_job=up_to_job, wanted=wanted)
 
     def is_net(self, node: str, part: str) -> bool:
         """Say what holds after summing up."""

@@ -19,6 +19,7 @@ from righttime.pipeline.analysis import Analysed, analyse
 from righttime.pipeline.execute import DrainResult, run_drain
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.operators.signed import WEIGHT
+from righttime.pipeline.spans import Spans, can_meet, spans_of
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]
@@ -80,14 +81,14 @@ class MemoryStates:
         for name, table in states.items():
             self.parts.setdefault(name, []).append(table)
 
-    def frame(self, child: SparkSession, node: str, part: str, *, up_to_job: int | None = None) -> DataFrame | None:
-        """Return one part."""
-        tables = self.parts.get((node, part))
+    def frame(self, child: SparkSession, node: str, part: str, *, up_to_job: int | None = None, wanted: Spans | None = None) -> DataFrame | None:
+        """Return one part, without what earlier drains added if it cannot have the wanted values."""
+        tables = [table for table in self.parts.get((node, part), ()) if wanted is None or can_meet(spans_of(table), wanted)]
         return child.createDataFrame(pa.concat_tables(tables)) if tables else None
 
-    def frames(self, child: SparkSession, node: str, *, up_to_job: int | None = None) -> dict[str, DataFrame]:
+    def frames(self, child: SparkSession, node: str, *, up_to_job: int | None = None, wanted: Spans | None = None) -> dict[str, DataFrame]:
         """Return all parts of a step."""
-        found = {part: self.frame(child, node, part) for step, part in self.parts if step == node}
+        found = {part: self.frame(child, node, part, wanted=wanted) for step, part in self.parts if step == node}
         return {part: frame for part, frame in found.items() if frame is not None}
 
     def is_net(self, node: str, part: str) -> bool:
@@ -136,7 +137,8 @@ class Bench:
         jobs = {first + place: (after, up_to) for place, (after, up_to) in enumerate(pairwise(edges))}
         inputs = {name: stream.table(jobs) for name, stream in self.streams.items()}
         frames = {name: None if table is None else self.child.createDataFrame(table) for name, table in inputs.items()}
-        result = run_drain(self.analysed, self.child, frames, self.states, range(first, first + len(horizons)), **options)
+        spans = {name: spans_of(table) for name, table in inputs.items() if table is not None}
+        result = run_drain(self.analysed, self.child, frames, self.states, range(first, first + len(horizons)), spans=spans, **options)
         self.states.append(result.states)
         self.horizons += horizons
         self.results.append(result)

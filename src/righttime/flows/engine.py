@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from righttime.changes.faults import CrashPoint, reach
-from righttime.flows.inputs import inputs_of
+from righttime.flows.inputs import inputs_of, spans_in
 from righttime.flows.jobs import FlowJob
 from righttime.flows.letters import PART, STEP, LetterBook
 from righttime.pipeline.analysis import Analysed
@@ -51,7 +51,7 @@ class DrainEngine:
         child = self._session()
         numbers = range(jobs[0].number, jobs[-1].number + 1)
         with inputs_of(self._spark, child, self._streams, jobs, folder=self._scratch, flow=self._analysed.flow.name) as inputs:
-            result = run_drain(self._analysed, child, inputs, self._states, numbers, dead_letters_max=self._letters_max)
+            result = run_drain(self._analysed, child, inputs, self._states, numbers, spans=spans_in(jobs), dead_letters_max=self._letters_max)
         reach(CrashPoint.JOB_COMPUTED)
         letters, kept = self._letters.take(result.dead_letters, result.targets, {job.number: job.part_of for job in jobs if job.part_of is not None})
         states = {**result.states, (STEP, PART): kept} if kept.num_rows else result.states

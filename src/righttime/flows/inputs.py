@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from righttime.flows.jobs import FlowJob
+from righttime.pipeline.spans import Spans, spans_of
 from righttime.pipeline.spark import SparkOwner
 from righttime.queues.streams import Streams
 
@@ -30,6 +31,17 @@ def prepare(job: FlowJob, streams: Streams) -> None:
             job.segments[name] = segments
         if rows.num_rows:
             job.inputs[name] = rows.append_column(_JOB, pa.repeat(pa.scalar(job.number, pa.int64()), rows.num_rows))
+
+
+def spans_in(jobs: Sequence[FlowJob]) -> dict[str, Spans]:
+    """Return between which values the changes of each stream lie; of one that has whole segments among them it is not known."""
+    unknown = {name for job in jobs for name in job.segments}
+    tables: dict[str, list[pa.Table]] = {}
+    for job in jobs:
+        for name, rows in job.inputs.items():
+            if name not in unknown:
+                tables.setdefault(name, []).append(rows)
+    return {name: spans_of(pa.concat_tables(some)) for name, some in tables.items()}
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from righttime.pipeline.operators.signed import JOB, WEIGHT
 from righttime.pipeline.operators.target import CLASH, DELETE, OPERATION
 from righttime.pipeline.plan import Guard, Inputs, Output, Plan, Trusting
 from righttime.pipeline.reach import States, TooMuchState, Watched, reach_of, set_up
+from righttime.pipeline.spans import Spans
 from righttime.pipeline.stateless import ROW
 from righttime.pipeline.translate import quiet
 from righttime.telemetry import get_log
@@ -63,14 +64,25 @@ class DrainResult:
 _Found = list[tuple[Output, pa.Table]]
 
 
-def run_drain(analysed: Analysed, child: SparkSession, inputs: Inputs, states: States, jobs: range, *, dead_letters_max: int = 10_000) -> DrainResult:
+def run_drain(
+    analysed: Analysed,
+    child: SparkSession,
+    inputs: Inputs,
+    states: States,
+    jobs: range,
+    *,
+    spans: Mapping[str, Spans] | None = None,
+    dead_letters_max: int = 10_000,
+) -> DrainResult:
     """Run the jobs of one drain and return what they give; the frames of `inputs` have `_job`, `_w` and the system columns of streams.
+
+    `spans` tells of streams between which values the columns of their changes lie.
 
     Raises `ExpectationFailed`, `LookupFailed` and `KeyTwice` with the first job concerned, `TooManyDeadLetters`, `StepFailed`.
     """
     flow = analysed.flow
     results = _Results(analysed, jobs, dead_letters_max)
-    work = _Work(analysed, child, inputs, states, jobs)
+    work = _Work(analysed, child, inputs, states, jobs, spans or {})
     try:
         with quiet():
             return results.of(work.run(reach_of(inputs.values())), [])
@@ -92,11 +104,12 @@ class _Work:
     inputs: Inputs
     states: States
     jobs: range
+    spans: Mapping[str, Spans]
 
     def run(self, reach: Reach, guard: Guard | None = None) -> _Found:
         """Plan the drain and run it."""
         states = Watched(self.states) if reach == "task" else self.states
-        plan = Plan(self.analysed, self.child, self.inputs, states, self.jobs, guard or Trusting(), reach=reach)
+        plan = Plan(self.analysed, self.child, self.inputs, states, self.jobs, guard or Trusting(), reach=reach, spans=self.spans)
         try:
             with set_up(self.child, reach), writing(self.child):
                 outputs = plan.build()

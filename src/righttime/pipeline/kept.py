@@ -20,6 +20,7 @@ from righttime.pipeline.operators.join import LEFT, RIGHT, columns_of, join, loo
 from righttime.pipeline.operators.query import Frame, Query, Reach, in_one_partition
 from righttime.pipeline.operators.signed import Parts, Signed, touched
 from righttime.pipeline.reach import States
+from righttime.pipeline.spans import Spans
 
 
 class Kept:
@@ -39,19 +40,23 @@ class Kept:
         with Query(relation) as sql:
             return sql.run(in_one_partition(sql.view(relation)))
 
-    def parts(self, step: str) -> Parts:
-        """Return all parts of a step that have rows."""
-        found = self._states.frames(self._child, step, up_to_job=self._up_to_job)
+    def parts(self, step: str, wanted: Spans) -> Parts:
+        """Return all parts of a step that have rows; of those that cannot have the wanted values some may be left out."""
+        found = self._states.frames(self._child, step, up_to_job=self._up_to_job, wanted=wanted)
         return {part: self.near(frame) for part, frame in found.items()}
 
-    def part(self, step: str, part: str) -> Frame | None:
-        """Return the rows of one part, None if there are none."""
-        found = self._states.frame(self._child, step, part, up_to_job=self._up_to_job)
+    def part(self, step: str, part: str, wanted: Spans | None = None) -> Frame | None:
+        """Return the rows of one part, None if there are none; as `parts` otherwise."""
+        found = self._states.frame(self._child, step, part, up_to_job=self._up_to_job, wanted=wanted)
         return None if found is None else self.near(found)
 
-    def sides(self, step: str, left: Signed | None, right: Signed | None, *, always_right: bool = False) -> Parts:
-        """Return the kept rows of a join that changes of the other side meet."""
-        found = {LEFT: self.part(step, LEFT) if right is not None else None, RIGHT: self.part(step, RIGHT) if left is not None or always_right else None}
+    def sides(self, step: str, left: Signed | None, right: Signed | None, wanted: tuple[Spans, Spans] | None = None, *, always_right: bool = False) -> Parts:
+        """Return the kept rows of a join that changes of the other side meet; what cannot have the wanted keys, given for each side, may be left out."""
+        of_left, of_right = (None, None) if wanted is None else wanted
+        found = {
+            LEFT: self.part(step, LEFT, of_left) if right is not None else None,
+            RIGHT: self.part(step, RIGHT, of_right) if left is not None or always_right else None,
+        }
         return {part: frame for part, frame in found.items() if frame is not None}
 
     def is_net(self, step: str, part: str) -> bool:

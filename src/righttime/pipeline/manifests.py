@@ -10,23 +10,26 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from righttime.errors import WarehouseDamaged
+from righttime.pipeline.spans import Span, Spans
 from righttime.warehouse.durable import put_if_absent, remove_quietly, replace, sync_folder
 
 PartName = tuple[str, str]  # step, part
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
 class StateFile:
-    """One Parquet file of a part: its name below the folder of the state, its rows, and whether some of them take back others."""
+    """One Parquet file of a part: its name below the folder of the state, its rows, whether some take back others, and what is known of their values."""
 
     name: str
     rows: int
     takes_back: bool = True
+    spans: Spans = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -92,10 +95,18 @@ class Manifests:
 
 
 def _encode(manifest: Manifest) -> bytes:
-    parts = [[step, part, [[file.name, file.rows, file.takes_back] for file in files]] for (step, part), files in manifest.parts.items()]
+    parts = [[step, part, [_encode_file(file) for file in files]] for (step, part), files in manifest.parts.items()]
     content = {"format": FORMAT, "first_job": manifest.first_job, "last_job": manifest.last_job, "summed": manifest.summed, "parts": parts}
     text = json.dumps(content, sort_keys=True)
     return json.dumps({"crc": zlib.crc32(text.encode()), "manifest": content}, sort_keys=True).encode()
+
+
+def _encode_file(file: StateFile) -> list[Any]:
+    return [file.name, file.rows, file.takes_back, {name: asdict(span) for name, span in file.spans.items()}]
+
+
+def _decode_file(name: str, rows: int, takes_back: bool, spans: Mapping[str, Mapping[str, Any]]) -> StateFile:
+    return StateFile(name, rows, takes_back, {column: Span(**span) for column, span in spans.items()})
 
 
 def _decode(path: Path) -> Manifest | None:
@@ -106,5 +117,5 @@ def _decode(path: Path) -> Manifest | None:
             return None
     except (ValueError, KeyError, TypeError):
         return None
-    parts = {(step, part): tuple(StateFile(*file) for file in files) for step, part, files in content["parts"]}
+    parts = {(step, part): tuple(_decode_file(*file) for file in files) for step, part, files in content["parts"]}
     return Manifest(content["first_job"], content["last_job"], parts, content["summed"])

@@ -7,6 +7,7 @@ Promise: nothing here changes after it was made, and every step knows the line t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,6 +18,8 @@ Otherwise = Literal["keep", "drop", "fail"]
 Rows = Literal["same", "any"]
 MeasureFunction = Literal["sum", "count", "avg", "min", "max", "count_distinct"]
 ArrowFunction = Callable[[Any], Any]
+
+_NAME = re.compile(r"([A-Za-z]\w*)|`([A-Za-z]\w*)`", re.ASCII)
 
 SINCE, ORDINAL, COMMITTED = "_since", "_ordinal", "_commit_timestamp"
 
@@ -38,6 +41,12 @@ class Derived:
 
     name: str
     expression: str
+
+    @property
+    def column(self) -> str | None:
+        """The name that the expression is, if it is nothing else: that of a column, or of something that Spark knows by a name alone."""
+        found = _NAME.fullmatch(self.expression.strip())
+        return None if found is None else found[1] or found[2]
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ from righttime.pipeline.operators.query import Frame, Reach, frame_of
 from righttime.pipeline.operators.signed import Parts, Signed, unite
 from righttime.pipeline.operators.target import additive_target, aggregated_target, keyed_target
 from righttime.pipeline.reach import States
+from righttime.pipeline.spans import Spans, Traced
 
 RowStep = Callable[[Signed], Signed]
 Inputs = Mapping[str, DataFrame | None]
@@ -85,12 +86,24 @@ class Output:
 class Plan:
     """Builds the frames of one drain."""
 
-    def __init__(self, analysed: Analysed, child: SparkSession, inputs: Inputs, states: States, jobs: range, guard: Guard, *, reach: Reach = "sent") -> None:
+    def __init__(
+        self,
+        analysed: Analysed,
+        child: SparkSession,
+        inputs: Inputs,
+        states: States,
+        jobs: range,
+        guard: Guard,
+        *,
+        reach: Reach = "sent",
+        spans: Mapping[str, Spans] | None = None,
+    ) -> None:
         self._analysed = analysed
         self._reach = reach
         self._inputs = inputs
         self._kept = Kept(analysed, child, states, jobs, reach=reach)
         self._guard = guard
+        self._traced = Traced(spans or {}, lambda node: self._deltas[node] is not None)
         self._deltas: dict[Node, Signed | None] = {}
         self._uses = self._count_uses()
         self._cuts: list[DataFrame] = []
@@ -204,10 +217,11 @@ class Plan:
             case AsOf():
                 return self._as_of(step, node)
             case Distinct():
-                return distinct(self._plain(node.input), self._kept.parts(step))
+                wanted = self._traced.keys(node.input, self._analysed.schemas[self._analysed.ids[node.input]].names)
+                return distinct(self._plain(node.input), self._kept.parts(step, wanted))
             case Aggregate():
                 given, measures = self._measured(step, node)
-                return aggregate(given, self._kept.parts(step), by=node.by, measures=measures)
+                return aggregate(given, self._kept.parts(step, self._traced.keys(node.input, node.by)), by=node.by, measures=measures)
             case History():
                 return self._history(step, node), {}
             case _:
@@ -219,11 +233,10 @@ class Plan:
         names = self._analysed.schemas[self._analysed.ids[node.right]].names
         take = {name: name for name in names if name in used and name not in merged}
         left, right = self._narrow(node.left), self._narrow(node.right)
+        kept = self._kept.sides(step, left, right, self._traced.joined(node), always_right=node.how == "left")
         if node.how == "left":
-            return left_join(
-                left, right, self._kept.sides(step, left, right, always_right=True), on=node.on, take=take, types=types_of(self._analysed, step, take)
-            )
-        return join(left, right, self._kept.sides(step, left, right), on=node.on, take=take)
+            return left_join(left, right, kept, on=node.on, take=take, types=types_of(self._analysed, step, take))
+        return join(left, right, kept, on=node.on, take=take)
 
     def _lookup(self, step: str, node: Lookup) -> tuple[Signed | None, Parts]:
         left, right, take = self._narrow(node.left), self._narrow(node.right), taken(self._analysed, node)
@@ -283,11 +296,13 @@ class Plan:
             if self._deltas[node.input] is None:
                 return
             given, measures = self._measured(step, node)
-            lines, parts = aggregated_target(given, self._kept.parts(name), by=node.by, measures=measures)
+            lines, parts = aggregated_target(given, self._kept.parts(name, self._traced.keys(node.input, node.by)), by=node.by, measures=measures)
         elif target.additive and not self._analysed.is_unique(target):
-            lines, parts = additive_target(self._plain(node), self._kept.parts(name), keys=target.keys, additive=target.additive)
+            lines, parts = additive_target(
+                self._plain(node), self._kept.parts(name, self._traced.keys(node, target.keys)), keys=target.keys, additive=target.additive
+            )
         else:
-            lines, parts = keyed_target(self._plain(node), self._kept.parts(name), keys=target.keys)
+            lines, parts = keyed_target(self._plain(node), self._kept.parts(name, self._traced.keys(node, target.keys)), keys=target.keys)
         self._keep(name, parts)
         if lines is not None:
             self.outputs.append(Output("target", target.table, "", lines))

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from righttime.pipeline.operators.query import Reach
+from righttime.pipeline.spans import Spans
 
 MIB = 1024 * 1024
 TASK_BYTES = 16 * MIB
@@ -37,9 +38,9 @@ _ONE_TASK = {
 class States(Protocol):
     """What earlier drains left, by step."""
 
-    def frame(self, child: SparkSession, node: str, part: str, *, up_to_job: int | None = None) -> DataFrame | None: ...
+    def frame(self, child: SparkSession, node: str, part: str, *, up_to_job: int | None = None, wanted: Spans | None = None) -> DataFrame | None: ...
 
-    def frames(self, child: SparkSession, node: str, *, up_to_job: int | None = None) -> dict[str, DataFrame]: ...
+    def frames(self, child: SparkSession, node: str, *, up_to_job: int | None = None, wanted: Spans | None = None) -> dict[str, DataFrame]: ...
 
     def is_net(self, node: str, part: str) -> bool: ...
 
@@ -55,15 +56,15 @@ class Watched:
         self._states = states
         self._bytes = 0
 
-    def frame(self, child: SparkSession, node: str, part: str, *, up_to_job: int | None = None) -> DataFrame | None:
+    def frame(self, child: SparkSession, node: str, part: str, *, up_to_job: int | None = None, wanted: Spans | None = None) -> DataFrame | None:
         """Return one part."""
-        found = self._states.frame(child, node, part, up_to_job=up_to_job)
+        found = self._states.frame(child, node, part, up_to_job=up_to_job, wanted=wanted)
         self._count([found] if found is not None else [])
         return found
 
-    def frames(self, child: SparkSession, node: str, *, up_to_job: int | None = None) -> dict[str, DataFrame]:
+    def frames(self, child: SparkSession, node: str, *, up_to_job: int | None = None, wanted: Spans | None = None) -> dict[str, DataFrame]:
         """Return all parts of a step."""
-        found = self._states.frames(child, node, up_to_job=up_to_job)
+        found = self._states.frames(child, node, up_to_job=up_to_job, wanted=wanted)
         self._count(found.values())
         return found
 

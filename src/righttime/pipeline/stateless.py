@@ -28,18 +28,18 @@ def where(given: Signed, condition: str) -> Signed:
 
 def project(given: Signed, columns: Sequence[Derived], *, keep: Sequence[str]) -> Signed:
     """Return the columns `keep` as they are, except that those derived take their place, then further derived ones."""
-    derived = {column.name: column.expression for column in columns}
+    derived = {column.name: column for column in columns}
     # Spark tells names apart without regard to case: a derived column takes the place of one that differs only in that.
     replaced = {name.lower(): name for name in derived}
     kept = [replaced.pop(name.lower(), name) for name in keep]
     kept += replaced.values()
-    chosen = [f"{_always(derived[name], given.columns)} AS {quoted(name)}" if name in derived else quoted(name) for name in kept]
+    chosen = [f"{_computed(derived[name], given.columns)} AS {quoted(name)}" if name in derived else quoted(name) for name in kept]
     return replace(given, frame=_select(given, ", ".join([*chosen, JOB, WEIGHT])), columns=tuple(kept))
 
 
 def judge(given: Signed, condition: str) -> Signed:
     """Add a column that says whether the row meets the condition; null is not met."""
-    met = _always(f"coalesce(({condition}\n), false)", ())
+    met = _always(f"coalesce(({condition}\n), false)")
     return replace(given, frame=_select(given, names([*given.columns, JOB, WEIGHT], f"{met} AS {MET}")), columns=(*given.columns, MET))
 
 
@@ -56,14 +56,16 @@ def _met(judged: Signed) -> Signed:
     return replace(judged, frame=_select(judged, "*", f" WHERE {MET}"))
 
 
-def _always(expression: str, columns: Sequence[str]) -> str:
+def _computed(derived: Derived, columns: Sequence[str]) -> str:
+    return quoted(derived.column) if derived.column is not None and derived.column in columns else _always(derived.expression)
+
+
+def _always(expression: str) -> str:
     """Return the expression so that Spark evaluates it for every row that comes to its step, whatever later steps make of it.
 
     Left to itself, Spark evaluates it where it is used: not for rows that a later condition drops, and not in a branch that is not taken. Whether a row
     fails would depend on how a drain is planned, and it might come in one drain and fail in the one in which it goes.
     """
-    if expression.strip() in columns:
-        return quoted(expression.strip())
     # What depends on more than the row stays where it is. The line end keeps a comment at the end of an expression from hiding the rest.
     return f"if(spark_partition_id() < 0, NULL, ({expression}\n))"
 

@@ -27,6 +27,7 @@ from righttime.errors.flows import FlowChanged, StatesAhead
 from righttime.pipeline.compaction import files_to_sum, read, summed
 from righttime.pipeline.manifests import Manifest, Manifests, PartName, StateFile
 from righttime.pipeline.operators.signed import JOB, WEIGHT
+from righttime.pipeline.spans import Spans, can_meet, spans_of
 from righttime.pipeline.spark import scan_files
 from righttime.telemetry import get_log
 from righttime.warehouse.durable import coded_errors, remove_quietly, replace, sync_file, sync_folder
@@ -59,11 +60,15 @@ class StateStore:
         with self._lock:
             return self._drains[-1].last_job if self._drains else None
 
-    def frame(self, child: SparkSession, node: str, part: str, *, up_to_job: int | None = None) -> DataFrame | None:
-        """Return the rows of one part, of jobs up to this one; None if there are none. Has `_job`. Raises `StatesAhead` as `forget_after` does."""
+    def frame(self, child: SparkSession, node: str, part: str, *, up_to_job: int | None = None, wanted: Spans | None = None) -> DataFrame | None:
+        """Return the rows of one part, of jobs up to this one; None if there are none. Has `_job`. Raises `StatesAhead` as `forget_after` does.
+
+        Files that cannot have any rows with the wanted values are left out.
+        """
         with self._lock:
             drains = self._up_to(up_to_job)
-            files = [str(self._folder / file.name) for drain in drains for file in drain.parts.get((node, part), ())]
+            every = [file for drain in drains for file in drain.parts.get((node, part), ())]
+            files = [str(self._folder / file.name) for file in every if wanted is None or can_meet(file.spans, wanted)]
             if not files:
                 return None
             frame = self._scan(child, (node, part), tuple(files))
@@ -76,11 +81,11 @@ class StateStore:
             known = self._scans[name] = (child, files, scan_files(child, pq.read_schema(files[0]), files))
         return known[2]
 
-    def frames(self, child: SparkSession, node: str, *, up_to_job: int | None = None) -> dict[str, DataFrame]:
+    def frames(self, child: SparkSession, node: str, *, up_to_job: int | None = None, wanted: Spans | None = None) -> dict[str, DataFrame]:
         """Return all parts of a step that have rows, as the operators take them."""
         with self._lock:
             parts = sorted({part for drain in self._drains for step, part in drain.parts if step == node})
-            found = {part: self.frame(child, node, part, up_to_job=up_to_job) for part in parts}
+            found = {part: self.frame(child, node, part, up_to_job=up_to_job, wanted=wanted) for part in parts}
         return {part: frame for part, frame in found.items() if frame is not None}
 
     def is_net(self, node: str, part: str) -> bool:
@@ -191,7 +196,8 @@ class StateStore:
             else:
                 some.rename(path)
             sync_file(path)
-            made.append(StateFile(str(path.relative_to(self._folder)), rows, takes_back))
+            spans = spans_of(some) if isinstance(some, pa.Table) else {}
+            made.append(StateFile(str(path.relative_to(self._folder)), rows, takes_back, spans))
         return tuple(made)
 
     def _part_folder(self, name: PartName) -> Path:

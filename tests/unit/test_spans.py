@@ -1,0 +1,77 @@
+"""Between which values the changes of a step lie: never less than they can have, and enough to leave out what they cannot meet."""
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from righttime.pipeline.flow import Flow, Step
+from righttime.pipeline.nodes import Join, Node, StreamNode
+from righttime.pipeline.spans import Span, Traced, can_meet, spans_of
+
+LOW, HIGH = Span(1, 3, False), Span(7, 9, False)
+values = st.lists(st.none() | st.integers(-5, 5), min_size=1, max_size=4)
+
+
+@given(kept=values, wanted=values)
+def test_what_meets_is_never_left_out(kept: list[int | None], wanted: list[int | None]) -> None:
+    """Null is a value like others: groups and rows that are compared as a whole have it."""
+    spans = [spans_of(pa.table({"k": pa.array(some, pa.int64())})) for some in (kept, wanted)]
+    if set(kept) & set(wanted):
+        assert can_meet(*spans)
+    numbers = [[value for value in some if value is not None] for some in (kept, wanted)]
+    if all(numbers) and None not in kept and (max(numbers[0]) < min(numbers[1]) or max(numbers[1]) < min(numbers[0])):
+        assert not can_meet(*spans)
+
+
+def test_texts_are_compared_as_spark_does_and_other_types_are_not_known() -> None:
+    """By their bytes in UTF-8; a long text says nothing worth keeping."""
+    rows = pa.table({"t": ["Z", "ä", "a"], "long": ["x" * 65, "y", "z"], "d": [1.5, 2.5, 3.5], "empty": pa.nulls(3, pa.int32())})
+    assert spans_of(rows) == {"t": Span("Z", "ä", False), "empty": Span(None, None, True)}
+    assert Span("a", "b", False).meets(Span(1, 2, False)), "who knows what Spark makes of it"
+    assert not Span(None, None, True).meets(LOW) and Span(None, None, True).meets(Span(1, 2, True))
+
+
+def traced(step: Step, *, changed: Iterable[str] = ("s", "d"), column: str = "k") -> Span | None:
+    """Return the span of a column where `s` has low keys and `d` high ones, and these streams have changes."""
+
+    def changes(node: Node) -> bool:
+        return node.stream in changed if isinstance(node, StreamNode) else any(map(changes, node.inputs))
+
+    return Traced({"s": {"k": LOW, "v": LOW}, "d": {"k": HIGH, "w": HIGH}}, changes).keys(step.node, [column]).get(column)
+
+
+def test_columns_are_followed_as_long_as_they_are_what_they_were() -> None:
+    """A column that is computed, or taken from elsewhere, is not known."""
+    s, d = (flow := Flow("f")).stream("s"), flow.stream("d")
+    assert traced(s.where("v > 0").distinct().expect("e", "v > 0")) == LOW
+    assert traced(s.select("k").select(k=" k ")) == LOW and traced(s.select(k="v"), column="k") == LOW and traced(s.select("v")) is None
+    assert traced(s.derive(k="v + 1")) is None and traced(s.derive(x="k + 1")) == LOW
+    assert traced(s.derive(K="v + 1")) is None, "names differ in more than case"
+    assert traced(s.aggregate(by="k", n="count(*)")) == LOW and traced(s.aggregate(by="k", n="count(*)"), column="n") is None
+    assert traced(s.union(d)) == Span(1, 9, False) and traced(s.union(d), changed=["d"]) == HIGH
+    assert traced(s.lookup(d, on="k", take="w"), column="w") is None
+    assert traced(s.apply(lambda rows: rows, "k INT")) is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "key", "other"), [(["s"], LOW, LOW), (["d"], HIGH, None), (["s", "d"], Span(1, 9, False), None)], ids=["left", "right", "both"]
+)
+def test_rows_that_are_kept_come_with_changes_of_the_other_side(changed: list[str], key: Span, other: Span | None) -> None:
+    """Of a pair one row changes, so its key is known; other columns are those of a kept row, if the other side changes."""
+    s, d = (flow := Flow("f")).stream("s"), flow.stream("d")
+    for step in (s.join(d, on="k"), s.join(d, on="k", how="left"), s.lookup(d, on="k", take="w")):
+        assert (traced(step, changed=changed), traced(step, changed=changed, column="v")) == (key, other)
+    after = s.lookup(d, on="k", take="w").join(s.select("v", u="k"), on="v")
+    assert isinstance(after.node, Join)
+    assert traced(after, changed=["d"], column="v") is None
+
+
+def test_a_join_names_its_keys_as_each_side_does() -> None:
+    """State of the left side has the left names."""
+    s, d = (flow := Flow("f")).stream("s"), flow.stream("d")
+    node = s.join(d.select(r="w"), on={"v": "r"}).node
+    assert isinstance(node, Join)
+    assert Traced({"s": {"v": LOW}}, lambda node: isinstance(node, StreamNode) and node.stream == "s").joined(node) == ({"v": LOW}, {"r": LOW})
