@@ -151,6 +151,19 @@ def test_commits_before_a_flow_runs_are_seen_by_its_schedule(tmp_path: Path) -> 
         runner.stop()
 
 
+def test_a_flow_over_a_table_is_built_anew_from_all_that_was_committed(stage: Stage) -> None:
+    """Also from what nobody has pulled yet."""
+    stage.wh.tap("orders")
+    runner = stage.run()
+    stage.insert(1, 10)
+    assert stage.rows("copy") == {1: 10}
+    runner.stop()
+    stage.insert(2, 20)
+    stage.runner, _ = run_plain(stage.wh, {"copy": "orders"}, rebuild=True, factor=2)
+    RunningFlow(stage.wh._flows("test"), stage.runner).wait(timeout="20s")
+    assert stage.rows("copy", freshness=OLD) == {1: 20, 2: 40}
+
+
 def test_a_producer_that_does_not_answer_leaves_the_job_waiting(stage: Stage) -> None:
     """The query is late and says so, storing goes on with what is here, and when the producer delivers, the flow goes on."""
     stage.insert(1, 10)
