@@ -7,6 +7,7 @@ Promise: handles of one folder in one process share one engine; closing a handle
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, cast
@@ -180,11 +181,14 @@ class Warehouse(Handle, FlowMethods):
         version = engine.store.newest_version(schema)
         if version == engine.catalyst.table(schema.name).version:
             return engine.catalyst.head.number
+        engine.catalyst.refuse_tapped(schema.name)
         engine.store.check_schema(schema, version)
         adopted = Bypass(adopted=Adopted(version, engine.store.row_count(schema, version)))
         link = engine.catalyst.open_link(f"delta.{schema.name}", policy="adopt")
         try:
-            return engine.mover.commit(link, tables=(), bypass={schema.name: adopted}, batch_id=None, kind="adopt").state
+            # It may be tapped since; whoever taps it later finds the version adopted.
+            confirm = partial(engine.catalyst.refuse_tapped, schema.name)
+            return engine.mover.commit(link, tables=(), bypass={schema.name: adopted}, batch_id=None, kind="adopt", confirm=confirm).state
         finally:
             engine.catalyst.close_link(link)
 

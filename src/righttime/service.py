@@ -143,7 +143,7 @@ class Engine:
             settings=self.settings,
             folder=self.folder,
             create_table=self.declare,
-            taps=TapParts(self.catalyst, self.snapshots, self.store, self.schemas, self.settings.wait_s),
+            taps=TapParts(self.catalyst, self.snapshots, self.store, self.mover, self.settings.wait_s),
         )
         self.flows = Flows(parts)
         self.snapshots.stream_cuts = self.flows.stream_cuts

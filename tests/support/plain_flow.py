@@ -107,7 +107,7 @@ def run_plain(
     work = Work(
         catalyst=parts.catalyst,
         feed=flows.feed,
-        pull=flows.taps.pull_for,
+        taps=flows.taps,
         engine=engine,
         content=lambda table, anew: TargetContent(parts.schemas[table], parts.images, parts.settings, anew=anew),
         make_room=lambda table, nbytes: parts.images.make_room(parts.schemas[table], nbytes),

@@ -228,6 +228,25 @@ def test_a_pair_at_fault_is_one_letter_and_comes_back_as_a_pair(streams: Streams
     assert line.replay().rows == 2
 
 
+def test_letters_that_lie_beside_each_other_stay_changes_of_their_own(streams: Streams) -> None:
+    """A lone preimage and a lone postimage of another key are two letters, and no update from one key to the other."""
+    line = stream(streams, on_bad="dead_letter")
+    line.insert([{"id": 1, "qty": 10}])
+    line.append([{"id": 1, "qty": 10, "_change_type": "update_preimage"}])
+    line.append([{"id": 2, "qty": 99, "_change_type": "update_postimage"}])
+    assert line.replay().rows == 0
+    assert line.dead_letters().column("code").to_pylist() == ["change.refused", "change.row_absent"]
+    line.insert([{"id": 2, "qty": 1}])
+    assert line.replay().rows == 2, "the postimage fits now, and the preimage stays alone"
+    assert line.dead_letters().column("number").to_pylist() == [1]
+    assert [(kind, key, qty) for kind, key, qty, *_ in brief(streams)] == [
+        ("insert", 1, 10),
+        ("insert", 2, 1),
+        ("update_preimage", 2, 1),
+        ("update_postimage", 2, 99),
+    ]
+
+
 def test_values_of_every_type_come_back_from_a_letter(streams: Streams) -> None:
     """Bytes, decimals, times, arrays, structs and maps survive the way through JSON."""
     ddl = "id INT, b BINARY, d DECIMAL(9,2), t TIMESTAMP, n TIMESTAMP_NTZ, y DATE, f DOUBLE, l ARRAY<INT>, s STRUCT<x: INT, y: STRING>, m MAP<STRING, INT>"

@@ -345,6 +345,54 @@ def test_writers_and_readers_in_many_threads_see_whole_transactions(tmp_path: Pa
     again.close()
 
 
+class Interrupted(list[Any]):
+    """A list of segments; the first look at it lets another thread seal, as far as that thread gets."""
+
+    def __init__(self, found: Sequence[Any], meanwhile: Callable[[], None]) -> None:
+        super().__init__(found)
+        self._meanwhile: Callable[[], None] | None = meanwhile
+
+    def __getitem__(self, place: Any) -> Any:
+        found = super().__getitem__(place)
+        meanwhile, self._meanwhile = self._meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return found
+
+
+@pytest.mark.parametrize("change_type", ["insert", "delete"])
+def test_an_append_beside_sealing_misses_no_row(tmp_path: Path, change_type: str) -> None:
+    """Rows that move from the tail into a segment are alive all the time: an insert of one is refused, and a delete finds its image.
+
+    The insert needs the index, which is made from all rows; the delete needs the row itself, too.
+    """
+    streams = opened(tmp_path)
+    streams.create("line", "id INT, qty INT", keys=["id"])
+    streams.append({"line": [{"id": number, "qty": number} for number in range(10)]})
+    streams.close()
+    streams = opened(tmp_path, first_us=100)
+    stream = streams._stream("line")
+    sealers: list[threading.Thread] = []
+
+    def seal() -> None:
+        sealers.append(threading.Thread(target=lambda: streams._feed._seal(stream)))
+        sealers[0].start()
+        sealers[0].join(0.3)  # it waits for the reader; one that does not is through by now
+
+    if change_type == "delete":
+        stream.index()
+    stream.history.segments = Interrupted(stream.history.segments, seal)
+    if change_type == "insert":
+        with pytest.raises(RowExists):
+            streams.append({"line": [{"id": 3, "qty": 99}]})
+    else:
+        streams.append({"line": [{"id": 3, "_change_type": "delete"}]})
+        assert streams.table("line", 99, ALWAYS).column("qty").to_pylist() == [3]
+    sealers[0].join(10)
+    assert not sealers[0].is_alive() and len(segments(tmp_path)) == 1
+    streams.close()
+
+
 def test_the_key_index_forgets_dead_keys_when_it_grows() -> None:
     """Many keys that come and go need room for those alive, not for all that ever were."""
     index = KeyIndex()

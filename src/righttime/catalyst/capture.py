@@ -99,13 +99,13 @@ def storable_cuts(catalyst: Catalyst, tables: Collection[str], *, guarded: bool)
         cuts = {}
         for table in tables:
             waiting = [each.cut_us for each in catalyst.admissions if table in each.tables and each.cut_us is not None] if guarded else []
-            waiting += [catalyst.tapped[table]] if table in catalyst.tapped else []
+            waiting += [catalyst.tapped[table].stream_us] if table in catalyst.tapped else []
             if waiting or catalyst.table(table).must_settle():
-                cuts[table] = min([_table_complete_us(catalyst, table, now_us), *waiting])
+                cuts[table] = min([table_complete_us(catalyst, table, now_us), *waiting])
         return cuts
 
 
-def _table_complete_us(catalyst: Catalyst, table: str, now_us: int) -> int:
+def table_complete_us(catalyst: Catalyst, table: str, now_us: int) -> int:
     """Return up to when everything is here that can concern `table`: of its flow if it has one, else of all sources that are no flows."""
     flow = catalyst.maintained.get(table)
     if flow is not None:

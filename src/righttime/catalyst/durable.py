@@ -29,7 +29,8 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a durable step is to do: commit for `own`, if any, store `tables`, log the rest. `confirm` may refuse at the commit point."""
+    """What a durable step is to do: commit for `own`, if any, store `tables`, log the rest, over the bound of the log if not `bounded`.
+    `confirm` may refuse at the commit point."""
 
     kind: str
     own: Link | None = None
@@ -38,6 +39,7 @@ class Order:
     batch_id: str | None = None
     declared: Declared = field(default_factory=Declared)
     confirm: Callable[[], None] | None = None
+    bounded: bool = True
 
     @property
     def source(self) -> str | None:

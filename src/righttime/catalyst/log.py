@@ -48,7 +48,7 @@ class LogEntry:
 class Log(Protocol):
     """What the mover and recovery need of a write-ahead log; files here, rows in a PostgreSQL warehouse."""
 
-    def append(self, entries: Sequence[LogEntry], *, at: LogPosition) -> "Record": ...
+    def append(self, entries: Sequence[LogEntry], *, at: LogPosition, bounded: bool = True) -> "Record": ...
     def keep(self, record: "Record") -> None: ...
     def begin(self, stored: Mapping[tuple[str, str], int], *, appended: "Record | None", end: LogPosition) -> LogPosition: ...
     def release(self, begin: LogPosition, *, end: LogPosition) -> None: ...
@@ -66,11 +66,11 @@ class WriteAheadLog:
             self._folder.mkdir(exist_ok=True)
         self._kept: list[Record] = []
 
-    def append(self, entries: Sequence[LogEntry], *, at: LogPosition) -> "Record":
+    def append(self, entries: Sequence[LogEntry], *, at: LogPosition, bounded: bool = True) -> "Record":
         """Write one record at the ledger's position `at`, cutting off anything behind it; the caller hands it to `keep` once the ledger has it."""
         record = encode(entries)
         held = self.bytes_held()
-        if held + len(record) > self._settings.log_bytes_max:
+        if bounded and held + len(record) > self._settings.log_bytes_max:
             raise LogFull(used=held + len(record), bound=self._settings.log_bytes_max)
         if not self._kept or at.offset >= self._settings.log_file_bytes:
             at = LogPosition(at.file + 1, 0)

@@ -16,6 +16,7 @@ from righttime.catalyst.links import Link
 from righttime.catalyst.maintainer import Admission, Maintainer
 from righttime.catalyst.messages import Trace
 from righttime.catalyst.table import Lane, MemoryTable, Rows
+from righttime.catalyst.tapped import Tapped
 from righttime.changes.clock import Clock, TimeAuthority
 from righttime.changes.operations import Operations, rows_and_operations
 from righttime.changes.position import Commit
@@ -41,7 +42,7 @@ class CatalystMemory:
         self.gates: Counter[str] = Counter()  # tables to which nobody may commit lazily now
         self.maintained: dict[str, Maintainer] = {}  # by target table
         self.admissions: list[Admission] = []
-        self.tapped: dict[str, int] = {}  # tables that are streams too, and the time up to which their streams have their changes
+        self.tapped: dict[str, Tapped] = {}  # tables that are streams, too
         self.authority = authority
         self.clock = clock
         self._settings = settings
@@ -71,6 +72,10 @@ class CatalystMemory:
         table.changes += 1
         if self.hot_rows_max is not None and table.rows_unstored >= self.hot_rows_max:
             self.grown.notify_all()
+
+    def _note_tapped(self, table: str, time_us: int, rows: int) -> None:
+        if (tapped := self.tapped.get(table)) is not None:
+            tapped.note(time_us, rows)
 
     def _number(self, link: Link, time_us: int, *, rows: int) -> Commit:
         commit = self.head.commit(link.source, time_us, rows=rows)

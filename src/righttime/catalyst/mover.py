@@ -72,10 +72,10 @@ class Mover:
         with self._lock:
             return self._run(Order("materialize", tables=set(tables))).state
 
-    def make_safe(self) -> int:
-        """Log every committed row that is neither logged nor stored; return the state."""
+    def make_safe(self, *, bounded: bool = True) -> int:
+        """Log every committed row that is neither logged nor stored; return the state. Not `bounded` is for rows that are stored right after."""
         with self._lock:
-            return self._run(Order("log")).state
+            return self._run(Order("log", bounded=bounded)).state
 
     def declare(self, declared: Declared) -> int:
         """Make a table or a view known; return the state."""
@@ -161,7 +161,7 @@ class Mover:
         step.phase = "write log"
         step.entries = [self._entry(lane) for lane in step.seen.lanes if lane.log or lane.operations or lane.log_times]
         if step.entries:
-            step.record = self._wal.append(step.entries, at=self.durable.log_end)
+            step.record = self._wal.append(step.entries, at=self.durable.log_end, bounded=step.order.bounded)
 
     def _entry(self, lane: LaneCapture) -> LogEntry:
         runs = [run for part in lane.log for run in part.piece.runs(part.start, part.stop)]

@@ -35,11 +35,11 @@ class PostgresLog:
         with coded_errors(self._address, step="read"), pool.connection() as connection:
             self._sizes: dict[int, int] = {n: int(size) for n, size in run(connection, self._address.ours("SELECT number, sum(bytes) FROM {0}.log GROUP BY 1"))}
 
-    def append(self, entries: Sequence[LogEntry], *, at: LogPosition) -> Record:
+    def append(self, entries: Sequence[LogEntry], *, at: LogPosition, bounded: bool = True) -> Record:
         """Write one record at the ledger's position `at`; the caller hands it to `keep` once the ledger has it."""
         record = encode(entries)
         held = sum(size for number, size in self._sizes.items() if number < at.offset)
-        if held + len(record) > self._settings.log_bytes_max:
+        if bounded and held + len(record) > self._settings.log_bytes_max:
             raise LogFull(used=held + len(record), bound=self._settings.log_bytes_max)
         writer = self._for_writing("write the log")
         writer.execute(self._address.ours("DELETE FROM {0}.log WHERE number >= %s"), (at.offset,), step="write log")

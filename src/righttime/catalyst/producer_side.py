@@ -14,7 +14,7 @@ from righttime.catalyst.memory import CatalystMemory
 from righttime.catalyst.messages import Content, Flush, Published
 from righttime.changes.position import Commit
 from righttime.errors import BadSource, NotLazy, ProducerClosed
-from righttime.errors.flows import TableMaintained
+from righttime.errors.flows import TableMaintained, TableTapped
 
 
 class ProducerSide(CatalystMemory):
@@ -76,6 +76,8 @@ class ProducerSide(CatalystMemory):
             commit = self._number(link, self.authority.next_us(), rows=sum(rows.values()))
             link.alive_s = self.clock.monotonic_s()
             link.archive([table for table, count in rows.items() if count], commit.time_us, rows=sum(rows.values()))
+            for table, count in rows.items():
+                self._note_tapped(table, commit.time_us, count)
             if batch_id is not None:
                 self.head.note_batch(link.source, batch_id, commit, batches_max=self._settings.batches_max)
             return commit
@@ -110,9 +112,10 @@ class ProducerSide(CatalystMemory):
     def finish(self, link: Link, time_us: int, *, rows: int, batch_id: str | None) -> Published:
         """Commit everything staged for this producer at `time_us`; the lock is held by the caller or taken here."""
         with self.lock:
-            for name in link.staged:
+            for name, staged in link.staged.items():
                 table = self.tables[name]
                 table.lane(link.source).commit(time_us)
+                self._note_tapped(name, time_us, staged)
                 table.changes += 1  # others see these rows only now, so whoever was tried before has to be tried again
             if link.staged:
                 self.space.notify_all()  # committed rows can be spilled
@@ -154,6 +157,8 @@ class ProducerSide(CatalystMemory):
                 link.archived_from.pop(flush.table, None)
             else:
                 link.archived_from[flush.table] = flush.next_us
+            if flush.table in self.tapped:
+                self.tapped[flush.table].arrived()
 
     def _stage(self, link: Link, rows: Mapping[str, Sequence[Content]]) -> int:
         count = 0
@@ -174,6 +179,12 @@ class ProducerSide(CatalystMemory):
             flow = self.maintained.get(table)
             if flow is not None and flow is not link:
                 raise TableMaintained(table=table, flow=flow.source.removeprefix("flow."))
+
+    def refuse_tapped(self, table: str) -> None:
+        """Refuse what would get into a table without its stream."""
+        with self.lock:
+            if table in self.tapped:
+                raise TableTapped(table=table, version=self.table(table).version)
 
     def _refuse_closing(self, source: str) -> None:
         """Refuse what would be acknowledged and then lost: the last look at what has to be safe is under way."""

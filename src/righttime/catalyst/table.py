@@ -184,6 +184,11 @@ class Lane:
             if stop > start:
                 yield Slice(piece, start, stop)
 
+    def count(self, first_id: int, last_id: int) -> int:
+        """Return how many rows and operations with first_id <= id <= last_id are here."""
+        operations = self.operations_between(first_id, last_id)
+        return sum(part.rows for part in self.slices(first_id, last_id)) + sum(placed.operations.rows for placed in operations)
+
     def stored_up_to(self, row_id: int) -> int:
         """Note that everything up to `row_id` is in the warehouse; return how many rows and operations that are."""
         rows = sum(part.rows for part in self.slices(self.stored_id + 1, row_id))

@@ -34,6 +34,7 @@
     │   │   ├── StepFailed       flow.step
     │   │   ├── TooManyDeadLetters  flow.dead_letters
     │   │   ├── TableMaintained  table.maintained
+    │   │   ├── TableTapped      table.tapped
     │   │   ├── FlowFailed       flow.failed
     │   │   ├── FlowChanged      flow.changed
     │   │   ├── StatesAhead      flow.states_ahead
@@ -142,6 +143,7 @@ from righttime.errors.flows import (
     StreamExists,
     StreamTime,
     TableMaintained,
+    TableTapped,
     TooManyDeadLetters,
     TypeClash,
     UnknownInFlow,
@@ -298,6 +300,7 @@ __all__ = [
     "TableAmbiguous",
     "TableExists",
     "TableMaintained",
+    "TableTapped",
     "TooManyDeadLetters",
     "TooManySnapshots",
     "TypeClash",

@@ -95,6 +95,13 @@ class TableMaintained(FlowError):
     code = "table.maintained"
 
 
+class TableTapped(FlowError):
+    """Table {table!r} is a stream, too, and the stream would never have what another writer did to it.
+    Restore version {version} of the table and load those rows with a producer; nothing was taken over."""
+
+    code = "table.tapped"
+
+
 class StreamError(InputError):
     """The stream cannot be used in this way. See the context."""
 

@@ -178,7 +178,7 @@ class Flows:
         return Work(
             catalyst=parts.catalyst,
             feed=self.feed,
-            pull=self.taps.pull_for,
+            taps=self.taps,
             engine=engine,
             content=lambda table, anew: TargetContent(parts.schemas[table], parts.images, parts.settings, anew=anew),
             make_room=lambda table, nbytes: parts.images.make_room(parts.schemas[table], nbytes),
@@ -207,6 +207,7 @@ class Flows:
         """Wait until the targets of a flow have what has arrived in its streams by now."""
         catalyst, streams = self._parts.catalyst, self.feed.streams
         begun_s = catalyst.clock.monotonic_s()
+        self.taps.bring_up(runner.streams, deadline_s=begun_s + wait_s)
         # Who asks for less than everything gets what has arrived: a source that lags is waited for by queries that insist on it.
         arrived = [streams.watermark_us(name) or 0 for name in runner.streams if streams.schema(name).times == "source"]
         up_to_us = min([catalyst.authority.read_us(), *arrived])

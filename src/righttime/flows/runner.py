@@ -25,6 +25,7 @@ from righttime.flows.inputs import prepare
 from righttime.flows.jobs import Drained, Engine, FlowJob, JobKind, JobReport, fused, report
 from righttime.flows.rebuild import Rebuilt, rebuild
 from righttime.flows.schedule import Schedule
+from righttime.flows.taps import Taps
 from righttime.pipeline.chain import Chain
 from righttime.pipeline.chain import Commit as MayCommit
 from righttime.settings import Settings
@@ -41,12 +42,12 @@ _ROUND_S = 1.0  # how often a runner looks around though nobody woke it
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a runner works with. `pull` brings streams of tables up to a time, `content` begins what a job does to a target, `make_room` waits for memory,
+    """What a runner works with. `taps` bring streams of tables up to a time, `content` begins what a job does to a target, `make_room` waits for memory,
     `relieve` stores targets and sums up state that have grown large."""
 
     catalyst: Catalyst
     feed: Feed
-    pull: Callable[[Sequence[str], int], None]
+    taps: Taps
     engine: Engine
     content: Callable[[str, bool], TargetContent]
     make_room: Callable[[str, int], None]
@@ -88,6 +89,7 @@ class FlowRunner:
             awaited = {admission.cut_us for admission in self._with.catalyst.admissions}
             self.link.cuts = [cut_us for cut_us in self.link.cuts if cut_us in awaited]
         self._with.feed.tell(self.link.source, self._told)
+        self._with.taps.watch(self.link, self.streams, self._schedule.urgent)
         for thread in self._threads:
             thread.start()
 
@@ -125,26 +127,36 @@ class FlowRunner:
     def _cut_all(self) -> None:
         catalyst = self._with.catalyst
         if self._rebuild:
+            self._with.taps.pull_for(self.streams, catalyst.authority.read_us())
             self._cut_us, *wanted = catalyst.close_job(self.link, anew=True)
             self._new_job(0, self._cut_us, "background", rebuild=True)
             for cut_us in wanted:
                 self._cut(cut_us, "query")
         while not self._stopping:
+            self._count_tapped()
             timeout_s = min(self._schedule.wait_s(catalyst.clock.monotonic_s()), _ROUND_S)
             for cut_us in catalyst.await_cuts(self.link, timeout_s=0.0 if self._next_arrived() else timeout_s):
                 self._cut(cut_us, "query")
                 self._schedule.asked(catalyst.clock.monotonic_s())
+            self._count_tapped()
             if self._schedule.due(catalyst.clock.monotonic_s()):
+                self._with.taps.pull_for(self.streams, catalyst.authority.read_us())
                 *wanted, now_us = catalyst.close_job(self.link)
                 for cut_us in wanted:
                     self._cut(cut_us, "query")
                 self._cut(now_us, "background")
             with self._changed:
                 due_us = self._waiting[0].horizon_us if self._waiting else 0
-            self._with.pull(self.streams, due_us)
+            self._with.taps.pull_for(self.streams, due_us)
             job = self._next_arrived()
             if job is not None:
                 self._prepare(job)
+
+    def _count_tapped(self) -> None:
+        """Count what waits anew where streams are of tables: it is told when it is pulled, which may be after its job was cut."""
+        waiting = self._with.taps.waiting(self.streams, self._cut_us)
+        if waiting is not None:
+            self._schedule.count(waiting + sum(self._with.feed.rows(self.streams, self._cut_us).values()))
 
     def _next_arrived(self) -> FlowJob | None:
         """Return the oldest job that is cut and not prepared, if everything up to its horizon has arrived."""

@@ -42,6 +42,15 @@ class Schedule:
         with self._lock:
             self._rows += rows
 
+    def count(self, rows: int) -> None:
+        """Take over a count of all changes that no job has taken."""
+        with self._lock:
+            self._rows = rows
+
+    def urgent(self, rows: int) -> bool:
+        """Tell whether so many changes make a cut due, whatever the time is."""
+        return rows > 0 and (self._triggers.immediate or rows > self._triggers.rows_max)
+
     def asked(self, now_s: float) -> None:
         with self._lock:
             self._last_asked_s = now_s
@@ -53,13 +62,8 @@ class Schedule:
 
     def due(self, now_s: float) -> bool:
         """Tell whether a cut should be made now."""
-        triggers = self._triggers
         with self._lock:
-            if not self._rows:
-                return False
-            if triggers.immediate or self._rows > triggers.rows_max:
-                return True
-            return self._deadline_s() <= now_s
+            return self.urgent(self._rows) or (self._rows > 0 and self._deadline_s() <= now_s)
 
     def wait_s(self, now_s: float) -> float:
         """Return how long nothing can become due by itself."""

@@ -2,50 +2,57 @@
 
 In: a table with unique keys, and times up to which a flow, or storing, needs its changes.
 Out: appends to the table's stream: rows that ended, and rows that came into being, since the last time.
-Promise: the table at the stream's watermark is exactly what the stream's changes add up to. Nothing is stored from beyond the watermark before the
-stream has it: stored rows carry no commit time, and could not be told apart any more.
+Promise: the table at the stream's watermark is exactly what the stream's changes add up to, after a crash too: what the stream takes is durable in the
+table before. Nothing is stored from beyond the watermark before the stream has it: stored rows carry no commit time, and could not be told apart any more.
 """
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from righttime.catalyst.capture import table_complete_us
 from righttime.catalyst.ends import NONE, NOTHING
-from righttime.catalyst.images import rows_of, visible_rows
+from righttime.catalyst.maintainer import Maintainer
 from righttime.catalyst.messages import Accuracy, Look
+from righttime.catalyst.mover import Mover
 from righttime.catalyst.shell import Catalyst
-from righttime.catalyst.table import Slice
-from righttime.changes.operations import Numbers
+from righttime.catalyst.table import VERSIONS
+from righttime.catalyst.tapped import Reader, Tapped
 from righttime.changes.schema import TableSchema
-from righttime.errors.flows import BadStream
+from righttime.errors import RightTimeError
+from righttime.errors.flows import BadStream, ChangeRefused
+from righttime.flows.tap_changes import begun, difference, ended_hot, typed
 from righttime.query.contract import Contract
 from righttime.query.snapshot import Snapshot, Snapshots, TableSnapshot
 from righttime.queues.declared import StreamSchema
 from righttime.queues.streams import Streams
+from righttime.telemetry import get_log
 from righttime.warehouse.store import Store
+
+log = get_log("taps")
 
 
 @dataclass(frozen=True, slots=True)
 class TapParts:
-    """What taps read with."""
+    """What taps read with, and the mover, which makes durable what they have read."""
 
     catalyst: Catalyst
     snapshots: Snapshots
     store: Store
-    schemas: Mapping[str, TableSchema]
+    mover: Mover
     wait_s: float
 
 
 class Taps:
-    """The tapped tables of one warehouse; safe to call from any thread."""
+    """The tapped tables of one warehouse; safe to call from any thread. Its lock comes before the mover's and the feed's."""
 
     def __init__(self, parts: TapParts, streams: Streams) -> None:
         self._parts = parts
         self._streams = streams
+        self._catalyst = parts.catalyst
         self._lock = threading.Lock()
         self._streams_of: dict[str, list[str]] = {}
         for name in streams.names():
@@ -55,105 +62,179 @@ class Taps:
         """Make what happens to a table a stream; its rows as they are become the first changes."""
         if not table.unique or not table.in_memory:
             raise BadStream(stream=stream, reason=f"table {table.name!r} is not unique by keys, or has no memory table: its changes could not be told by key")
-        if table.name in self._parts.catalyst.maintained:
+        if table.name in self._catalyst.maintained:
             raise BadStream(stream=stream, reason=f"table {table.name!r} is kept by a flow; read the streams of that flow")
+        now_us = self._catalyst.authority.read_us()
+        self._await_producers(table.name, now_us, deadline_s=self._catalyst.clock.monotonic_s() + self._parts.wait_s)
         self._note(self._streams.create(stream, table.columns, keys=table.keys, times="source", table=table.name))
-        self.pull(stream, self._parts.catalyst.authority.read_us())
+        self.pull(stream, self._catalyst.authority.read_us())
 
     def _note(self, schema: StreamSchema) -> None:
         if schema.table is None:
             return
         self._streams_of.setdefault(schema.table, []).append(schema.name)
-        with self._parts.catalyst.lock:
-            self._parts.catalyst.tapped[schema.table] = self._streams.watermark_us(schema.name) or 0
+        least_us = self._least_us(schema.table)
+        # What comes from now on is after everything that the stream says it has.
+        self._catalyst.authority.observe(self._watermark_us(schema.name))
+        with self._catalyst.lock:
+            lanes = [lane for lane in self._catalyst.table(schema.table).lanes.values() if lane.source != VERSIONS]
+            known = self._catalyst.tapped.get(schema.table)
+            tapped = self._catalyst.tapped[schema.table] = Tapped(least_us, {} if known is None else known.readers)
+            waiting = sum(lane.count(lane.times.at(least_us) + 1, lane.times.committed_id) for lane in lanes)
+            if waiting:
+                tapped.note(self._catalyst.authority.read_us(), waiting)
+
+    def watch(self, link: Maintainer, streams: Collection[str], urgent: Callable[[int], bool]) -> None:
+        """Wake a flow that reads `streams` when so many rows came to their tables that it is urgent."""
+        tables = {self._streams.schema(name).table for name in streams}
+        with self._catalyst.lock:
+            for name, tapped in self._catalyst.tapped.items():
+                tapped.readers.pop(link.source, None)
+                if name in tables:
+                    tapped.readers[link.source] = Reader(link.asked, urgent)
+
+    def waiting(self, streams: Collection[str], after_us: int) -> int | None:
+        """Return how many rows came to the tables of `streams` after a time and were not pulled; None if none of them is of a table."""
+        tapped = [(table, self._watermark_us(name)) for name in streams if (table := self._streams.schema(name).table) is not None]
+        if not tapped:
+            return None
+        with self._catalyst.lock:
+            return sum(self._catalyst.tapped[table].waiting(max(after_us, pulled_us)) for table, pulled_us in tapped)
 
     def pull_for(self, streams: Collection[str], up_to_us: int) -> None:
-        """Bring those of `streams` that tap tables up to a time."""
-        for name in streams:
-            if self._streams.schema(name).table is not None:
+        """Bring those of `streams` that tap tables up to a time, or try: what is held back is asked for, and what fails now may do so no more later."""
+        for name in self._taps(streams):
+            try:
                 self.pull(name, up_to_us)
+            except RightTimeError as error:
+                if not error.retryable:
+                    raise
+                log.warning("tap.not_pulled", stream=name, code=error.code, error=str(error))
+
+    def bring_up(self, streams: Collection[str], *, deadline_s: float) -> None:
+        """Bring those of `streams` that tap tables up to now; raises what stands in the way."""
+        now_us = self._catalyst.authority.read_us()
+        for name in self._taps(streams):
+            self._await_producers(self._table_of(name), now_us, deadline_s=deadline_s)
+            self.pull(name, now_us)
 
     def before_storing(self, tables: Collection[str]) -> None:
-        """Bring the streams of these tables up to now, so that storing has something to do."""
-        now_us = self._parts.catalyst.authority.read_us()
+        """Bring the streams of these tables up to what is here, so that storing has something to do."""
         for table in tables:
             for name in self._streams_of.get(table, ()):
-                self.pull(name, now_us)
+                with self._catalyst.lock:
+                    up_to_us = table_complete_us(self._catalyst, table, self._catalyst.authority.read_us())
+                self.pull(name, up_to_us, storing=True)
 
-    def pull(self, stream: str, up_to_us: int) -> None:
-        """Append what happened to the stream's table up to a time."""
-        schema = self._streams.schema(stream)
-        assert schema.table is not None
+    def pull(self, stream: str, up_to_us: int, *, storing: bool = False) -> None:
+        """Append what happened to the stream's table up to a time; nothing if a producer holds some of it back, which it is asked for."""
+        schema, table = self._streams.schema(stream), self._table_of(stream)
         with self._lock:
-            after_us = self._streams.watermark_us(stream) or 0
-            if up_to_us <= after_us:
+            after_us = self._watermark_us(stream)
+            if up_to_us <= after_us or self._asked(table, up_to_us):
                 return
-            changes = self._changes(schema.table, after_us, up_to_us)
+            # A crash must not take from the table what the stream has: not even an insert and its delete, of which one alone may be durable.
+            if self._safe_us(table, up_to_us) < up_to_us:
+                self._parts.mover.make_safe(bounded=not storing)  # storing is the way out of a full log
+                assert self._safe_us(table, up_to_us) == up_to_us, "nobody holds anything back up to here"
+            self._append(schema, table, after_us, up_to_us)
+            least_us = self._least_us(table)
+            with self._catalyst.lock:
+                self._catalyst.tapped[table].pulled(least_us)
+
+    def _append(self, schema: StreamSchema, table: str, after_us: int, up_to_us: int) -> None:
+        changes = self._changes(table, after_us, up_to_us)
+        try:
             if changes.num_rows:
-                self._streams.append({stream: changes}, time_us=up_to_us, tapping=True)
-            else:
-                self._streams.heartbeat(stream, up_to_us)
-            with self._parts.catalyst.lock:
-                self._parts.catalyst.tapped[schema.table] = min(self._streams.watermark_us(name) or 0 for name in self._streams_of[schema.table])
+                self._streams.append({schema.name: changes}, time_us=up_to_us, tapping=True)
+        except ChangeRefused as error:
+            changes = difference(self._rows(table, up_to_us), self._streams.table(schema.name, 0, after_us), schema)
+            log.error("tap.mended", stream=schema.name, table=table, rows=changes.num_rows, error=str(error))
+            self._streams.append({schema.name: changes}, time_us=up_to_us, tapping=True)
+        self._streams.heartbeat(schema.name, up_to_us)  # no more than a look if there was an append
+
+    # -- what is here, and what is durable ---------------------------------------------------------------------------
+
+    def _asked(self, table: str, up_to_us: int) -> bool:
+        """Ask producers for what they hold back of a table up to a time, and of commits that cannot be durable without it; False if there is nothing."""
+        owing = False
+        with self._catalyst.lock:
+            lanes = self._catalyst.table(table).lanes
+            for link in self._catalyst.links.values():
+                if isinstance(link, Maintainer) or not link.archived_from:
+                    continue
+                lane = lanes.get(link.source)
+                needed_us = up_to_us if link.archived_from.get(table, up_to_us + 1) <= up_to_us else 0
+                if lane is not None and lane.times.at(up_to_us) > lane.logged_id:
+                    needed_us = max(needed_us, lane.times.time_of(lane.times.at(up_to_us)))
+                for held, from_us in link.archived_from.items():
+                    if from_us <= needed_us:
+                        link.request(held, up_to_us)
+                        owing = True
+        return owing
+
+    def _await_producers(self, table: str, up_to_us: int, *, deadline_s: float) -> None:
+        """Wait until nobody holds back what `_asked` would ask for."""
+        with self._catalyst.lock:
+            known = [link for link in self._catalyst.links.values() if not isinstance(link, Maintainer)]
+            mine = [link for link in known if table in link.archived_from or link.source in self._catalyst.table(table).lanes]
+            tables = {table, *(held for link in mine for held in link.archived_from)}
+        self._catalyst.ensure_accuracy(up_to_us, sorted(tables), deadline_s=deadline_s)
+
+    def _safe_us(self, table: str, up_to_us: int) -> int:
+        """Return up to when, and not beyond `up_to_us`, no commit to a table is only in memory."""
+        with self._catalyst.lock:
+            lanes = [lane for lane in self._catalyst.table(table).lanes.values() if lane.source != VERSIONS]
+            hot = [lane for lane in lanes if lane.times.at(up_to_us) > max(lane.logged_id, lane.stored_id)]
+            return min([up_to_us, *(lane.times.time_of(max(lane.logged_id, lane.stored_id) + 1) - 1 for lane in hot)])
+
+    # -- what happened -----------------------------------------------------------------------------------------------
 
     def _changes(self, table: str, after_us: int, up_to_us: int) -> pa.Table:
-        contract = Contract(0, self._parts.wait_s, "error", up_to_us)
-        with ExitStack() as held:
-            snapshot = held.enter_context(self._parts.snapshots.take([table], contract))
-            found = snapshot.tables[table]
-            if after_us == 0:
-                return _typed(self._parts.snapshots.rows(found), "insert")
-            before = self._parts.catalyst.look([table], Accuracy(after_us, {}))
-            assert before.versions == snapshot.look.versions, "nothing was stored beyond the watermark"
-            ended = self._ended(found, snapshot, before, after_us)
-            return pa.concat_tables([_typed(ended, "delete"), _typed(_begun(found, before), "insert")])
+        if after_us == 0:
+            return typed(self._rows(table, up_to_us), "insert")
+        while True:
+            with self._parts.snapshots.take([table], _at(up_to_us)) as snapshot:
+                found = snapshot.tables[table]
+                before = self._catalyst.look([table], Accuracy(after_us, {}))
+                # Rows up to the watermark may have been stored in between: then look again, at the new version.
+                if before.versions == snapshot.look.versions:
+                    ended = self._ended(found, snapshot, before, after_us)
+                    return pa.concat_tables([typed(ended, "delete"), typed(begun(found, before), "insert")])
+
+    def _rows(self, table: str, up_to_us: int) -> pa.Table:
+        with self._parts.snapshots.take([table], _at(up_to_us)) as snapshot:
+            return self._parts.snapshots.rows(snapshot.tables[table])
 
     def _ended(self, found: TableSnapshot, snapshot: Snapshot, before: Look, after_us: int) -> pa.Table:
         """Return the rows that were there at `after_us` and are not at the snapshot's cut."""
-        name, columns = found.schema.name, found.schema.columns
-        ends = snapshot.look.ends.get(name)
+        columns = found.schema.columns
+        ends = snapshot.look.ends.get(found.schema.name)
         earlier = NOTHING if ends is None else ends.at(after_us)
-        parts = [columns.empty_table()]
-        gone = np.setdiff1d(found.hidden.hot, earlier.hot)
-        for key, slices in found.lanes.items():
-            old = _up_to(slices, before.intervals.get(key, (1, 0))[1])
-            rows, kept = rows_of(old, columns), visible_rows(old, columns, gone)
-            if rows.num_rows != kept.num_rows:
-                parts.append(_only(old, columns, gone))
+        parts = [columns.empty_table(), *ended_hot(found, before, np.setdiff1d(found.hidden.hot, earlier.hot))]
         for unit, positions in found.hidden.stored.items():
             new = np.setdiff1d(positions, earlier.stored.get(unit, NONE))
             if len(new):
                 parts.append(self._parts.store.fetch(found.schema, found.version, unit, new).select(columns.names))
         return pa.concat_tables(parts)
 
+    # -- names and times ---------------------------------------------------------------------------------------------
 
-def _begun(found: TableSnapshot, before: Look) -> pa.Table:
-    """Return the rows that came after the earlier look and are there at the snapshot's cut."""
-    columns = found.schema.columns
-    parts = [columns.empty_table()]
-    for key, slices in found.lanes.items():
-        parts.append(visible_rows(_after(slices, before.intervals.get(key, (1, 0))[1]), columns, found.hidden.hot))
-    return pa.concat_tables(parts)
+    def _taps(self, streams: Collection[str]) -> list[str]:
+        return [name for name in streams if self._streams.schema(name).table is not None]
 
+    def _table_of(self, stream: str) -> str:
+        table = self._streams.schema(stream).table
+        assert table is not None
+        return table
 
-def _up_to(slices: Sequence[Slice], row_id: int) -> list[Slice]:
-    cut = [Slice(part.piece, part.start, min(part.stop, max(part.piece.rows_up_to(row_id), part.start))) for part in slices]
-    return [part for part in cut if part.rows]
+    def _watermark_us(self, stream: str) -> int:
+        return self._streams.watermark_us(stream) or 0
 
-
-def _after(slices: Sequence[Slice], row_id: int) -> list[Slice]:
-    cut = [Slice(part.piece, max(part.start, min(part.piece.rows_up_to(row_id), part.stop)), part.stop) for part in slices]
-    return [part for part in cut if part.rows]
+    def _least_us(self, table: str) -> int:
+        return min(self._watermark_us(name) for name in self._streams_of[table])
 
 
-def _only(slices: Sequence[Slice], columns: pa.Schema, ids: Numbers) -> pa.Table:
-    """Return just the rows with these ids."""
-    wanted = []
-    for part in slices:
-        for first_id, rows in part.piece.runs(part.start, part.stop):
-            wanted.append(np.isin(np.arange(first_id, first_id + rows), ids))
-    return rows_of(slices, columns).filter(pa.array(np.concatenate(wanted))) if wanted else columns.empty_table()
-
-
-def _typed(rows: pa.Table, change_type: str) -> pa.Table:
-    return rows.append_column("_change_type", pa.repeat(pa.scalar(change_type), rows.num_rows))
+def _at(time_us: int) -> Contract:
+    """Everything up to there is here, so there is nothing to wait for."""
+    return Contract(0, 0.0, "error", time_us)

@@ -42,9 +42,9 @@ class Work:
 class Feed:
     """The log of all streams of a folder and what keeps it short. `lock` orders appends, `seen` guards what readers see."""
 
-    def __init__(self, folder: Path, *, settings: Settings, streams: Mapping[str, OpenStream], cache: SegmentCache) -> None:
+    def __init__(self, folder: Path, *, settings: Settings, streams: Mapping[str, OpenStream], cache: SegmentCache, seen: threading.Condition) -> None:
         self.lock = threading.Lock()
-        self.seen = threading.Condition()
+        self.seen = seen
         self._settings = settings
         self._streams = streams
         self._cache = cache

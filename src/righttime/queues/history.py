@@ -2,9 +2,11 @@
 
 In: commits, already durable in the feed log; positions of readers.
 Out: rows of any stretch of commit times; the tail, to be sealed.
-Promise: rows are in exactly one of segments, sealing rows and tail. The caller's lock guards every call but `read`.
+Promise: rows are in exactly one of segments, sealing rows and tail. The readers' lock, `seen`, guards every call but `read`; `parts` and `fetch` take it
+themselves, because those who append have another.
 """
 
+import threading
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,8 +70,9 @@ class Part:
 class History:
     """Rows and commits of one stream."""
 
-    def __init__(self, schema: StreamSchema, folder: Path, cache: SegmentCache) -> None:
+    def __init__(self, schema: StreamSchema, folder: Path, cache: SegmentCache, seen: threading.Condition) -> None:
         self.schema = schema
+        self.seen = seen
         self.folder = folder
         self.commits = CommitTimes()
         self.segments: list[Segment] = []
@@ -139,12 +142,13 @@ class History:
         """Return where the changes behind one and up to another are; they stay there for whoever has the parts."""
         if after_seq >= up_to_seq:
             return []
-        begin = max(bisect_right(self._firsts, after_seq + 1) - 1, 0)
-        found = [_part(one, one.first_seq, one.last_seq, after_seq, up_to_seq) for one in self.segments[begin:] if one.first_seq <= up_to_seq]
-        first = self.sealed_seq + 1
-        for rows in [*self._sealing, *(rows for _, rows in self._tail)]:
-            found.append(_part(rows, first, first + rows.num_rows - 1, after_seq, up_to_seq))
-            first += rows.num_rows
+        with self.seen:
+            begin = max(bisect_right(self._firsts, after_seq + 1) - 1, 0)
+            found = [_part(one, one.first_seq, one.last_seq, after_seq, up_to_seq) for one in self.segments[begin:] if one.first_seq <= up_to_seq]
+            first = self.sealed_seq + 1
+            for rows in [*self._sealing, *(rows for _, rows in self._tail)]:
+                found.append(_part(rows, first, first + rows.num_rows - 1, after_seq, up_to_seq))
+                first += rows.num_rows
         return [part for part in found if part.rows > 0]
 
     def read(self, parts: Sequence[Part]) -> pa.Table:

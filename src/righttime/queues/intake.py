@@ -126,13 +126,16 @@ def encoder_of(schema: StreamSchema) -> RowEncoder:
     return RowEncoder(TableSchema(schema.name, relaxed(schema)))
 
 
-def take_in(schema: StreamSchema, encoder: RowEncoder, changes: ChangesIn, *, faults_max: int) -> Given:
-    """Read the changes of one stream; `Given.faults` says which cannot be taken. Stops looking after `faults_max` rows that cannot be read."""
+def take_in(schema: StreamSchema, encoder: RowEncoder, changes: ChangesIn, *, faults_max: int, units: Numbers | None = None) -> Given:
+    """Read the changes of one stream; `Given.faults` says which cannot be taken. Stops looking after `faults_max` rows that cannot be read.
+
+    `units` says which rows form one change where that is known; otherwise a postimage belongs to the preimage directly before it.
+    """
     source = Source(changes)
     ops = source.types()
     faults: dict[int, Fault] = {}
     rows = _encoded(source, encoder, faults, faults_max)
-    given = Given(schema, source, rows, ops, _units(ops), faults_max, faults)
+    given = Given(schema, source, rows, ops, _units(ops) if units is None else units, faults_max, faults)
     _check_types(given)
     if schema.keys:
         _check_keys(given)
@@ -202,7 +205,7 @@ def _check_types(given: Given) -> None:
         given.blame(ops != INSERT, ChangeRefused, "the stream has no keys and takes inserts only")
         return
     alone = ops == PREIMAGE
-    alone[:-1] &= ops[1:] != POSTIMAGE
+    alone[:-1] &= (ops[1:] != POSTIMAGE) | (given.units[1:] != given.units[:-1])
     given.blame(alone, ChangeRefused, "the preimage of an update is not directly followed by its postimage")
 
 

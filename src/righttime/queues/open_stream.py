@@ -5,6 +5,7 @@ Out: plans of appends; everything that readers ask of one stream.
 Promise: what is planned changes nothing until the record is in the feed log and `publish` is called.
 """
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,9 @@ from righttime.queues.segments import SegmentCache
 class OpenStream:
     """State of one stream; the feed lock guards planning, the readers' lock everything that they see."""
 
-    def __init__(self, schema: StreamSchema, folder: Path, cache: SegmentCache) -> None:
+    def __init__(self, schema: StreamSchema, folder: Path, cache: SegmentCache, seen: threading.Condition) -> None:
         self.schema = schema
-        self.history = History(schema, folder, cache)
+        self.history = History(schema, folder, cache, seen)
         self.encoder = encoder_of(schema)
         self.letters = DeadLetters()
         self.heartbeat_us: int | None = None

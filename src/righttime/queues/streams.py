@@ -5,10 +5,12 @@ Out: commits, and the changes of any stretch of commit times.
 Promise: an append is durable and visible in all its streams when it returns, or changed nothing. A reader up to time t sees every commit up to t.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from righttime.changes.durations import Duration
@@ -18,6 +20,7 @@ from righttime.queues.commits import share_of
 from righttime.queues.declared import Appended, ChangesIn, OnBad, StreamCut, StreamSchema, StreamStatus, Times, declare_stream
 from righttime.queues.feed import Feed, Work
 from righttime.queues.history import History, Part
+from righttime.queues.index import Numbers
 from righttime.queues.intake import Given, take_in
 from righttime.queues.letters import from_text, letters_of
 from righttime.queues.open_stream import OpenStream
@@ -49,12 +52,12 @@ class Streams:
         self._underway: dict[str, int] = {}  # stream to the least time that an append under way may have
         self._closed = False
         self._cache = SegmentCache(bytes_max=settings.stream_cache_bytes)
+        self._seen = threading.Condition()  # guards what readers see
         folder.mkdir(parents=True, exist_ok=True)
         for path in sorted(folder.glob(f"*/{_CATALOGUE}")):
             schema = StreamSchema.from_json(path.read_text(encoding="utf-8"))
-            self._streams[schema.name] = OpenStream(schema, path.parent, self._cache)
-        self._feed = Feed(folder / "_feed", settings=settings, streams=self._streams, cache=self._cache)
-        self._seen = self._feed.seen
+            self._streams[schema.name] = OpenStream(schema, path.parent, self._cache, self._seen)
+        self._feed = Feed(folder / "_feed", settings=settings, streams=self._streams, cache=self._cache, seen=self._seen)
 
     def create(
         self,
@@ -83,7 +86,7 @@ class Streams:
             sync_folder(self._folder)
             replace(folder / _CATALOGUE, schema.to_json().encode())
             with self._seen:
-                self._streams[schema.name] = OpenStream(schema, folder, self._cache)
+                self._streams[schema.name] = OpenStream(schema, folder, self._cache, self._seen)
         return schema
 
     def append(self, changes: Mapping[str, ChangesIn], *, transaction: str | None = None, time_us: int | None = None, tapping: bool = False) -> Appended:
@@ -102,7 +105,9 @@ class Streams:
         with self._seen:
             letters = self._stream(name).letters.chosen(numbers)
         images = [from_text(letter["change"]) for letter in letters]
-        given = self._given(name, [image for change in images for image in change])
+        # Letters are changes of their own, whatever lies beside them.
+        units = np.repeat(np.arange(len(images)), [len(change) for change in images])
+        given = self._given(name, [image for change in images for image in change], units)
         resolved = [letter["number"] for letter, change in zip(letters, images, strict=True) for _ in change]
         return self._take([given], transaction=None, time_us=time_us, replayed=resolved)
 
@@ -118,10 +123,11 @@ class Streams:
                 self._feed.write([Work(stream, given, plan, resolved=gone)], [], time_us=0, transaction=None)
         return len(gone)
 
-    def _given(self, name: str, changes: ChangesIn) -> Given:
+    def _given(self, name: str, changes: ChangesIn, units: Numbers | None = None) -> Given:
         stream = self._stream(name)
         schema = stream.schema
-        return take_in(schema, stream.encoder, changes, faults_max=self._settings.stream_dead_letters_max if schema.on_bad == "dead_letter" else 1)
+        faults_max = self._settings.stream_dead_letters_max if schema.on_bad == "dead_letter" else 1
+        return take_in(schema, stream.encoder, changes, faults_max=faults_max, units=units)
 
     def _take(self, givens: list[Given], *, transaction: str | None, time_us: int | None, replayed: Sequence[int] = ()) -> Appended:
         try:

@@ -1,0 +1,288 @@
+"""Taps on the real catalyst, the real mover and the real runner: what a flow over a table sees, when, and what happens where producers or disks fail."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+import righttime as rt
+from righttime.catalyst.durable import Order
+from righttime.catalyst.links import Link
+from righttime.catalyst.messages import Flush
+from righttime.changes.encoder import RowEncoder
+from righttime.errors import FreshnessUnavailable, LogFull
+from righttime.errors.flows import TableTapped
+from righttime.flows.runner import FlowRunner
+from righttime.flows.running import RunningFlow
+from righttime.flows.schedule import Triggers
+from righttime.testing import ManualClock
+from tests.support.plain_flow import run_plain
+
+COLUMNS = "k INT NOT NULL, v INT"
+OLD = "1 day"
+
+
+class Stage:
+    """A tapped table `orders`, its copy `copy` that a flow keeps, and a producer."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.clock = ManualClock(1000.0)
+        self.wh = rt.open(folder, clock=self.clock, **settings)
+        self.wh.create_table("orders", COLUMNS, keys=["k"], unique=True)
+        self.wh.create_table("copy", COLUMNS, keys=["k"])
+        self.load = self.wh.producer(name="shop")
+        self.runner: FlowRunner | None = None
+
+    def run(self, *, triggers: Triggers | None = None) -> FlowRunner:
+        self.runner, _ = run_plain(self.wh, {"copy": "orders"}, triggers=triggers)
+        return self.runner
+
+    def insert(self, k: int, v: int, **options: Any) -> None:
+        self.clock.advance(1)
+        self.load.insert("orders", (k, v))
+        self.load.commit(**options)
+        self.clock.advance(1)
+
+    def rows(self, table: str, **contract: Any) -> dict[int, int]:
+        return dict(self.wh.read(table, **{"wait": "20s", **contract}).rows())
+
+    def lazy(self, k: int, v: int) -> tuple[Link, Callable[[], None]]:
+        """Commit a row with a producer that holds it back and does not answer; what is returned delivers it."""
+        engine = self.wh._writer("test")
+        link = engine.catalyst.open_link("lazy", policy="on demand")
+        commit = engine.catalyst.commit_lazily(link, {"orders": 1})
+        chunk = RowEncoder(engine.schemas["orders"]).encode([{"k": k, "v": v}])
+        flush = Flush("orders", [(commit.time_us, [chunk])], None)
+
+        def deliver() -> None:
+            engine.catalyst.flush(link, [flush])
+
+        return link, deliver
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        pause = threading.Event()
+        for _ in range(2000):
+            with self.wh._writer("test").catalyst.lock:
+                if condition():
+                    return
+            pause.wait(0.01)
+        raise AssertionError("it did not happen in 20 s")
+
+    def close(self) -> None:
+        if self.runner is not None:
+            self.runner.stop()
+        self.wh.close()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    found = Stage(tmp_path / "wh")
+    yield found
+    found.close()
+
+
+def test_what_a_stream_has_of_a_table_is_durable_in_the_table(stage: Stage) -> None:
+    """A commit that only memory had is logged before the stream takes it, also if nothing is left of it: a crash could take a delete and leave the insert."""
+    stage.wh.tap("orders")
+    stage.run()
+    mover = stage.wh._writer("test").mover
+    stage.insert(1, 10)
+    assert stage.rows("copy") == {1: 10}
+    assert mover.durable.positions["shop"].number == 1
+    stage.insert(2, 20, durability="log")
+    stage.load.delete("orders", where={"k": 2})
+    stage.load.commit()
+    stage.clock.advance(1)
+    assert stage.rows("copy") == {1: 10}
+    assert mover.durable.positions["shop"].number == 3
+
+
+def test_waiting_for_a_flow_over_a_table_waits_for_what_was_committed_to_it(stage: Stage) -> None:
+    """Nobody has asked a query; `righttime run` waits in the same way."""
+    stage.wh.tap("orders")
+    runner = stage.run()
+    for k in (1, 2):
+        stage.insert(k, k)
+        RunningFlow(stage.wh._flows("test"), runner).wait(timeout="20s")
+        assert stage.rows("copy", freshness=OLD) == {each: each for each in range(1, k + 1)}
+
+
+SCHEDULES = {"immediate": ({"immediate": True}, 1), "rows": ({"rows_max": 2}, 3), "idle": ({"idle_s": 60}, 1), "every": ({"every_s": 60}, 1)}
+
+
+@pytest.mark.parametrize(("triggers", "commits"), SCHEDULES.values(), ids=SCHEDULES)
+def test_commits_to_a_table_are_seen_by_the_schedule_of_a_flow_over_it(stage: Stage, triggers: dict[str, Any], commits: int) -> None:
+    """One job for what has come, though no query asked, and none after it for nothing."""
+    stage.wh.tap("orders")
+    runner = stage.run(triggers=Triggers(**{"rows_max": 10**9, **triggers}))
+    RunningFlow(stage.wh._flows("test"), runner).wait(timeout="20s")
+    for k in range(commits):
+        stage.insert(k, k)
+    stage.clock.advance(120)
+    stage.until(lambda: sum(job.rows_in for job in runner.reports()) == commits)
+    assert stage.rows("copy", freshness=OLD) == {k: k for k in range(commits)}
+    stage.clock.advance(120)
+    stage.insert(10, 10)
+    assert stage.rows("copy")[10] == 10
+    assert not [job for job in runner.reports() if not job.rows_in]
+
+
+def test_commits_before_a_flow_runs_are_seen_by_its_schedule(tmp_path: Path) -> None:
+    """Also those of an earlier process, which were never pulled."""
+    stage = Stage(tmp_path / "wh")
+    stage.wh.tap("orders")
+    stage.insert(1, 10)
+    stage.close()
+    clock = ManualClock(2000.0)
+    with rt.open(tmp_path / "wh", clock=clock) as wh:
+        runner, _ = run_plain(wh, {"copy": "orders"}, triggers=Triggers(rows_max=10**9, immediate=True))
+        pause = threading.Event()
+        for _ in range(2000):
+            if runner.reports():
+                break
+            pause.wait(0.01)
+        assert [(job.kind, job.rows_in) for job in runner.reports()] == [("background", 1)]
+        assert wh.read("copy", freshness=OLD).rows() == [(1, 10)]
+        runner.stop()
+
+
+def test_a_flow_over_a_table_is_built_anew_from_all_that_was_committed(stage: Stage) -> None:
+    """Also from what nobody has pulled yet."""
+    stage.wh.tap("orders")
+    runner = stage.run()
+    stage.insert(1, 10)
+    assert stage.rows("copy") == {1: 10}
+    runner.stop()
+    stage.insert(2, 20)
+    stage.runner, _ = run_plain(stage.wh, {"copy": "orders"}, rebuild=True, factor=2)
+    RunningFlow(stage.wh._flows("test"), stage.runner).wait(timeout="20s")
+    assert stage.rows("copy", freshness=OLD) == {1: 20, 2: 40}
+
+
+def test_a_producer_that_does_not_answer_leaves_the_job_waiting(stage: Stage) -> None:
+    """The query is late and says so, storing goes on with what is here, and when the producer delivers, the flow goes on."""
+    stage.insert(1, 10)
+    stage.wh.tap("orders")
+    runner = stage.run()
+    assert stage.rows("copy") == {1: 10}
+    stage.insert(2, 20)
+    link, deliver = stage.lazy(3, 30)
+    stage.clock.advance(1)
+    with pytest.raises(FreshnessUnavailable, match="has not come so far"):
+        stage.rows("copy", wait="0s")
+    stage.until(lambda: len(runner.queue()) == 1)
+    assert stage.rows("copy", wait="0s", on_late="answer") == {1: 10}
+    engine = stage.wh._writer("test")
+    engine.mover.materialize(["orders"])
+    assert engine.catalyst.table("orders").rows_stored == 2, "what was committed before the row that is held back"
+    assert runner.failure is None and runner.running
+    with pytest.raises(FreshnessUnavailable, match="lazy"):
+        RunningFlow(stage.wh._flows("test"), runner).wait(timeout="0s")
+    deliver()
+    assert stage.rows("copy") == {1: 10, 2: 20, 3: 30}
+    engine.catalyst.close_link(link)
+
+
+def test_a_table_is_not_tapped_while_a_producer_holds_rows_of_it_back(stage: Stage) -> None:
+    """A tap that cannot begin leaves no stream behind."""
+    link, deliver = stage.lazy(1, 10)
+    with stage.wh._writer("test").catalyst.lock:
+        link.alive_s = -1e9
+    with pytest.raises(FreshnessUnavailable):
+        stage.wh.tap("orders")
+    assert stage.wh.streams() == []
+    deliver()
+    assert stage.wh.tap("orders").last is not None
+    stage.wh._writer("test").catalyst.close_link(link)
+
+
+def test_a_version_of_a_tapped_table_is_not_adopted(stage: Stage) -> None:
+    """Its rows would never reach the stream. The table goes on at the version that it has."""
+    stage.insert(1, 10)
+    stage.wh.tap("orders")
+    stage.wh.materialize("orders")
+    rows = pa.table({"k": pa.array([7], pa.int32()), "v": pa.array([70], pa.int32())}, schema=stage.wh.schema("orders").columns)
+    write_deltalake(stage.wh.path / "tables" / "orders", rows, mode="append")
+    with pytest.raises(TableTapped, match="'orders'"):
+        stage.wh.adopt("orders")
+    stage.run()
+    assert stage.rows("copy") == stage.rows("orders") == {1: 10}
+
+
+def test_a_stream_that_differs_from_its_table_is_mended(stage: Stage) -> None:
+    """However it came to differ: what the stream has too much ends, what it lacks begins, and nobody is stuck.
+
+    | key | table | stream before |
+    |---|---|---|
+    | 1 | 10 | 10 |
+    | 2 | 21 | 20 |
+    | 3 | | 30 |
+    | 4 | 40 | |
+    """
+    stage.insert(1, 10)
+    stage.wh.tap("orders")
+    stage.run()
+    assert stage.rows("copy") == {1: 10}
+    stage.clock.advance(1)
+    engine, streams = stage.wh._writer("test"), stage.wh._flows("test").feed.streams
+    streams.append({"orders": [{"k": 2, "v": 20}, {"k": 3, "v": 30}]}, time_us=engine.catalyst.authority.read_us(), tapping=True)
+    stage.insert(2, 21)
+    stage.insert(4, 40)
+    assert stage.rows("copy") == {1: 10, 2: 21, 4: 40}
+    stage.wh.materialize("orders")
+    stage.insert(3, 33)
+    assert stage.rows("copy") == {1: 10, 2: 21, 3: 33, 4: 40}
+
+
+def test_rows_that_are_stored_while_a_stream_is_pulled_are_looked_at_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Storing up to the watermark goes on beside pulling; places of rows are those of one version."""
+    stage.insert(1, 10)
+    stage.wh.tap("orders")
+    stage.load.update("orders", set={"v": 11}, where={"k": 1})
+    stage.insert(2, 20)
+    engine = stage.wh._writer("test")
+    take, versions = engine.snapshots.take, [engine.catalyst.table("orders").version]
+
+    @contextmanager
+    def overtaken(tables: Any, contract: Any) -> Iterator[Any]:
+        with take(tables, contract) as snapshot:
+            if len(versions) == 1:
+                with engine.mover._lock:
+                    engine.mover._run(Order("materialize", tables={"orders"}))
+                versions.append(engine.catalyst.table("orders").version)
+            yield snapshot
+
+    monkeypatch.setattr(engine.snapshots, "take", overtaken)
+    engine.flows.taps.pull("orders", engine.catalyst.authority.read_us())
+    monkeypatch.undo()
+    assert versions[0] < versions[1]
+    stage.run()
+    assert stage.rows("copy") == stage.rows("orders") == {1: 11, 2: 20}
+
+
+def test_a_full_log_does_not_keep_a_tapped_table_from_being_stored(tmp_path: Path) -> None:
+    """Its rows are logged over the bound for the moment between the stream that takes them and the table that stores them."""
+    stage = Stage(tmp_path / "wh", log_bytes_max=200_000, stream_log_bytes=20_000)
+    try:
+        stage.wh.tap("orders")
+        engine = stage.wh._writer("test")
+        numbers = iter(range(10**9))
+        with pytest.raises(LogFull):
+            while True:
+                stage.load.insert_many("orders", [(next(numbers), 1) for _ in range(1000)])
+                stage.load.commit(durability="log")
+                engine.flows.taps.pull("orders", engine.catalyst.authority.read_us())
+        stage.load.commit()
+        stage.clock.advance(1)
+        with pytest.raises(LogFull):
+            engine.mover.make_safe()
+        stage.wh.materialize("orders")
+        assert engine.catalyst.table("orders").rows_unstored == 0
+        assert stage.wh.stream("orders").last.time_us >= engine.catalyst.table("orders").stored_us  # type: ignore[union-attr]
+    finally:
+        stage.close()
