@@ -24,6 +24,7 @@ from righttime.pipeline.spark import SparkOwner
 from righttime.pipeline.states import StateStore
 
 _DRAINS_MAX = 16
+_POOL = "righttime-drains"
 
 
 class DrainEngine:
@@ -49,6 +50,7 @@ class DrainEngine:
     def drain(self, jobs: Sequence[FlowJob]) -> Drained:
         """Compute what these jobs do, in one Spark job, and keep the state they leave."""
         child = self._session()
+        child.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)  # of this thread; without fair scheduling it says nothing
         numbers = range(jobs[0].number, jobs[-1].number + 1)
         with inputs_of(self._spark, child, self._streams, jobs, folder=self._scratch, flow=self._analysed.flow.name) as inputs:
             result = run_drain(self._analysed, child, inputs, self._states, numbers, spans=spans_in(jobs), dead_letters_max=self._letters_max)

@@ -181,6 +181,8 @@ def _session_conf(settings: Settings, *, folder: Path) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.driver.memory": f"{_memory_gib()}g",
+        # Queries wait for drains, so a drain must not wait behind the tasks of all queries that came before it: it has a pool of its own.
+        "spark.scheduler.mode": "FAIR",
         # A drain comes back in one go, bounded by its rows (drain_rows_max); the default of 1 GiB is less than a wide one needs.
         "spark.driver.maxResultSize": "2g",
         # Our files carry checksums of their pages; a flipped bit is an error, not an answer.
