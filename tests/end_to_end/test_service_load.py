@@ -42,7 +42,7 @@ RESIDENT_BYTES = 700 * 1024 * 1024
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
-    with Service(tmp_path / "wh", "--metrics-port", "0", **BOUNDS) as running:
+    with Service(tmp_path / "wh", "--metrics-port", "0", cold=True, **BOUNDS) as running:
         yield running
 
 

@@ -1,8 +1,6 @@
 """Crashes and full disks with a story: what was lost is said exactly, what was refused can be done again."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,8 @@ import pytest
 import righttime as rt
 from tests.support.crash_judge import newest_state
 from tests.support.crash_scripts import loads_of
-from tests.support.crash_zygote import REPOSITORY, Victim, Zygote
+from tests.support.crash_zygote import Victim, Zygote
+from tests.support.warm_python import run_warm
 
 AT_X8 = """
 import sys
@@ -26,13 +25,9 @@ def test_at_x8_a_kill_between_the_warehouse_commit_and_its_notice(crash_place: P
     """AT-X8: what was materialized stays in the view, once; the loss of the rest is reported, or there is none with logging on."""
     folder = crash_place / "shop"
     # Two tables are declared before; with logging, two commits are logged before.
-    environment = {
-        **os.environ,
-        "RIGHTTIME_CRASH_AT": f"{point}:{3 if durability == 'memory' else 5}",
-        "PYTHONPATH": f"{REPOSITORY / 'src'}{os.pathsep}{REPOSITORY}",
-    }
+    environment = {**os.environ, "RIGHTTIME_CRASH_AT": f"{point}:{3 if durability == 'memory' else 5}"}
 
-    done = subprocess.run([sys.executable, "-c", AT_X8, str(folder), durability], env=environment, cwd=REPOSITORY, check=False, capture_output=True)
+    done = run_warm("-c", AT_X8, folder, durability, environment=environment)
 
     assert done.returncode == -9, done.stderr
     assert (crash_place / "ready").exists()

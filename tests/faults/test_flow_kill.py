@@ -6,8 +6,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from righttime.changes.faults import CrashPoint
 from righttime.client import Warehouse
 from tests.support.flow_crash import TARGETS, running
 from tests.support.flow_shop import FOREVER, expected_sales, living, open_shop
+from tests.support.warm_python import run_warm
 
 SEEDS = int(os.environ.get("RIGHTTIME_FLOW_SEEDS", "1"))
 # The step, and at which arrival there to die: late enough that earlier jobs are stored and later ones are only in memory.
@@ -64,9 +63,7 @@ def _check(folder: Path, engine: str, point: CrashPoint, arrival: int, seed: int
 
 
 def _work(folder: Path, seed: int, rounds: int, engine: str, *, crash_at: str) -> tuple[int, list[list[str]]]:
-    command = [sys.executable, "-m", "tests.support.flow_crash", str(folder), str(seed), str(rounds), engine]
-    environment = {**os.environ, "RIGHTTIME_CRASH_AT": crash_at}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[2], check=False)
+    done = run_warm("-m", "tests.support.flow_crash", folder, str(seed), str(rounds), engine, environment={**os.environ, "RIGHTTIME_CRASH_AT": crash_at})
     assert done.returncode in (0, -signal.SIGKILL), done.stderr[-3000:]
     return done.returncode, [line.split(" ", 2) for line in done.stdout.splitlines()]
 

@@ -3,8 +3,6 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from righttime.ledger.sqlite import Ledger
 from righttime.ledger.state import EMPTY
 from righttime.ledger.trace import CommitTrace
 from righttime.settings import load_settings
+from tests.support.warm_python import WarmPython
 
 SETTINGS = load_settings()
 SEEDS = range(10)
@@ -94,22 +93,21 @@ except WarehouseReadOnly as error:
 
 
 @contextmanager
-def process(script: str, folder: Path, *, crash_at: str = "") -> Iterator[subprocess.Popen[str]]:
+def process(script: str, folder: Path, *, crash_at: str = "") -> Iterator[WarmPython]:
     """Run a script on a warehouse folder; it is dead when the block ends."""
-    environment = {**os.environ, "RIGHTTIME_CRASH_AT": crash_at, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    with subprocess.Popen([sys.executable, "-c", HEAD + script, str(folder)], stdout=subprocess.PIPE, text=True, env=environment) as child:
+    with WarmPython("-c", HEAD + script, folder, environment={**os.environ, "RIGHTTIME_CRASH_AT": crash_at}) as child:
         try:
             yield child
         finally:
             child.kill()
 
 
-def read_line(child: subprocess.Popen[str]) -> str:
+def read_line(child: WarmPython) -> str:
     assert child.stdout is not None
     return child.stdout.readline().strip()
 
 
-def kill_and_read_rest(child: subprocess.Popen[str]) -> list[str]:
+def kill_and_read_rest(child: WarmPython) -> list[str]:
     child.kill()
     return child.communicate()[0].split()
 

@@ -1,8 +1,6 @@
 """A writer of a PostgreSQL warehouse that is killed at any step: what was acknowledged as durable is there once, nothing is there by half."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 import righttime as rt
 from tests.support.postgres import TempPostgres
 from tests.support.postgres_warehouse import fresh_database
+from tests.support.warm_python import run_warm
 
 POINTS = [
     "log.written",
@@ -64,14 +63,8 @@ def test_a_kill_loses_no_durable_commit_and_splits_none(url: str, tmp_path: Path
     kept = 0
     for round_number in range(2):
         arrival = 2 + round_number
-        done = subprocess.run(
-            [sys.executable, "-c", WORK, url, str(tmp_path), str(kept)],
-            env={"RIGHTTIME_CRASH_AT": f"{point}:{arrival}", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path)},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        environment = {"RIGHTTIME_CRASH_AT": f"{point}:{arrival}", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+        done = run_warm("-c", WORK, url, tmp_path, str(kept), environment=environment, timeout=120)
         assert done.returncode == -9, done.stderr
         acknowledged = [json.loads(line) for line in done.stdout.splitlines()]
         durable = max((number + 1 for number, logged in acknowledged if logged), default=kept)

@@ -1,8 +1,6 @@
 """I1 while a writer of a PostgreSQL warehouse is killed: whoever looks, before, during and after, sees rows and minmax together or neither."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from righttime.changes.faults import CrashPoint
 from tests.support.postgres import TempPostgres
 from tests.support.postgres_eyes import Eyes, Look
 from tests.support.postgres_warehouse import fresh_schemas
+from tests.support.warm_python import WarmPython
 
 AT = [CrashPoint.FILES_WRITTEN, CrashPoint.TABLE_COMMITTED, CrashPoint.TABLES_COMMITTED, CrashPoint.LEDGER_BEGUN, CrashPoint.LEDGER_COMMITTED]
 """Between COPY and COMMIT, and right after it."""
@@ -59,11 +58,11 @@ def test_i1_a_kill_between_copy_and_commit_shows_rows_and_minmax_or_neither(
     postgres: TempPostgres, schemas: dict[str, Any], tmp_path: Path, point: str
 ) -> None:
     """A second connection looks without a pause while the writer commits and dies; nothing acknowledged is missing after it."""
-    environment = {"RIGHTTIME_CRASH_AT": f"{point}:5", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
-    command = [sys.executable, "-c", WORK, postgres.url, str(tmp_path), json.dumps(schemas)]
+    environment = {"RIGHTTIME_CRASH_AT": f"{point}:5", "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
     with (
         psycopg.connect(postgres.dsn, autocommit=True) as connection,
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as writer,
+        (tmp_path / "errors").open("w+") as errors,
+        WarmPython("-c", WORK, postgres.url, tmp_path, json.dumps(schemas), environment=environment, errors=errors) as writer,
     ):
         eyes = Eyes(connection, schemas["table_schema"], schemas["ledger_schema"])
         counts = [whole_up_to(eyes.look(*TABLES))]
@@ -72,8 +71,8 @@ def test_i1_a_kill_between_copy_and_commit_shows_rows_and_minmax_or_neither(
                 counts.append(whole_up_to(eyes.look(*TABLES)))
         finally:
             writer.kill()
-        said, errors = writer.communicate()
-        assert writer.returncode == -9, errors
+        said, _ = writer.communicate()
+        assert writer.returncode == -9, (tmp_path / "errors").read_text()
         acknowledged = int(said.split()[-1]) if said.split() else counts[0]
         after = whole_up_to(eyes.look(*TABLES))
     assert counts == sorted(counts)

@@ -1,7 +1,5 @@
 """A process killed while it writes or collects files: the kept versions read as before, and the next collection cleans up."""
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -9,8 +7,8 @@ import pytest
 
 from tests.contracts.store_behaviour import SALE, add, rows_of, skus_at, take_out
 from tests.contracts.test_store_on_delta import open_lakehouse
+from tests.support.warm_python import run_warm
 
-REPOSITORY = Path(__file__).parents[2]
 WORK = """
 import sys, time
 from pathlib import Path
@@ -31,9 +29,8 @@ def test_a_kill_leaves_the_versions_whole_and_nothing_for_ever(tmp_path: Path, p
     version = add(store, store.create(SALE), 1, 2)
     for sku in (3, 4, 5):
         store.write_files(SALE, rows_of(sku), batch_id="left over")
-    environment = {"RIGHTTIME_CRASH_AT": point, "PYTHONPATH": f"{REPOSITORY / 'src'}:{REPOSITORY}"}
 
-    done = subprocess.run([sys.executable, "-c", WORK, str(tmp_path)], env=environment, cwd=REPOSITORY, check=False, capture_output=True)
+    done = run_warm("-c", WORK, tmp_path, environment={"RIGHTTIME_CRASH_AT": point})
 
     assert done.returncode == -9, done.stderr
     after = open_lakehouse(tmp_path)
@@ -62,9 +59,8 @@ def test_a_kill_during_a_change_leaves_the_rows_that_the_ledger_knows(tmp_path: 
     """I6 for removals: wherever the process dies before the ledger is written, the removed rows are back and the new ones are not there."""
     store = open_lakehouse(tmp_path)
     version = add(store, add(store, store.create(SALE), 1, 2), 3, 4)
-    environment = {"RIGHTTIME_CRASH_AT": point, "PYTHONPATH": f"{REPOSITORY / 'src'}:{REPOSITORY}"}
 
-    done = subprocess.run([sys.executable, "-c", CHANGE, str(tmp_path)], env=environment, cwd=REPOSITORY, check=False, capture_output=True)
+    done = run_warm("-c", CHANGE, tmp_path, environment={"RIGHTTIME_CRASH_AT": point})
 
     assert done.returncode == -9, done.stderr
     after = open_lakehouse(tmp_path)

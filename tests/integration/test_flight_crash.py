@@ -22,6 +22,13 @@ def service(tmp_path: Path) -> Iterator[Service]:
         yield running
 
 
+@pytest.fixture
+def cold(tmp_path: Path) -> Iterator[Service]:
+    """The same, started as a user starts it, Python and all."""
+    with Service(tmp_path / "wh", cold=True, stop_wait_s=5) as running:
+        yield running
+
+
 def shop(wh: RemoteWarehouse) -> RemoteWarehouse:
     wh.create_table("sale", "sku INT, qty INT", keys=["sku"], if_not_exists=True)
     return wh
@@ -31,17 +38,17 @@ def skus(wh: RemoteWarehouse) -> list[int]:
     return sorted(row[0] for row in wh.read("sale").rows())
 
 
-def test_after_sigterm_everything_committed_is_there(service: Service) -> None:
+def test_after_sigterm_everything_committed_is_there(cold: Service) -> None:
     """Rows in memory, rows that lazy producers held back: all are kept; exit code 0, nothing lost, and the clients go on by themselves."""
-    with shop(service.connect()) as wh:
+    with shop(cold.connect()) as wh:
         now, later = wh.producer(name="now"), wh.producer(name="later", policy=rt.OnDemand())
         now.insert("sale", (1, 1))
         now.commit()
         for number in range(2, 5):
             later.insert("sale", (number, 1))
             later.commit()
-        assert service.terminate() == 0
-        service.start()
+        assert cold.terminate() == 0
+        cold.start()
         assert (skus(wh), wh.losses()) == ([1, 2, 3, 4], [])
         now.insert("sale", (5, 5))
         later.insert("sale", (6, 6))
@@ -49,16 +56,16 @@ def test_after_sigterm_everything_committed_is_there(service: Service) -> None:
         assert skus(wh) == [1, 2, 3, 4, 5, 6]
 
 
-def test_after_sigkill_what_was_durable_is_there_and_the_rest_is_named(service: Service) -> None:
+def test_after_sigkill_what_was_durable_is_there_and_the_rest_is_named(cold: Service) -> None:
     """Logged and stored rows stay, commits in memory are reported as lost, and a producer without debts goes on."""
-    with shop(service.connect()) as wh:
+    with shop(cold.connect()) as wh:
         load = wh.producer(name="till")
         durabilities: tuple[Durability, ...] = ("log", "warehouse", "memory", "memory")
         for number, durability in enumerate(durabilities):
             load.insert("sale", (number, 1))
             load.commit(durability=durability)
-        service.kill()
-        service.start()
+        cold.kill()
+        cold.start()
         assert skus(wh) == [0, 1]
         assert [(loss.source, loss.first, loss.last, loss.rows) for loss in wh.losses()] == [("till", 3, 4, 2)]
         load.insert("sale", (9, 9))
@@ -69,13 +76,15 @@ def test_after_sigkill_what_was_durable_is_there_and_the_rest_is_named(service: 
 def test_a_commit_under_way_when_the_service_dies_happens_once(service: Service) -> None:
     """A client keeps committing durably while the service is killed again and again: every batch exactly once."""
     with shop(service.connect()) as wh:
-        done = threading.Event()
+        kills = [threading.Event() for _ in range(3)]
         failures: list[BaseException] = []
 
         def load() -> None:
             try:
                 with wh.producer(name="till") as producer:
                     for number in range(60):
+                        if number % 15 == 5 and number < 45:
+                            kills[number // 15].set()
                         producer.insert("sale", (number, 1))
                         try:
                             producer.commit(durability="log")
@@ -84,14 +93,11 @@ def test_a_commit_under_way_when_the_service_dies_happens_once(service: Service)
                             failures.append(AssertionError("a durable commit of one step must not be lost"))
             except BaseException as error:
                 failures.append(error)
-            finally:
-                done.set()
 
         thread = threading.Thread(target=load)
         thread.start()
-        for _ in range(3):
-            if done.wait(timeout=0.3):
-                break
+        for due in kills:
+            assert due.wait(timeout=60), failures
             service.kill()
             service.start()
         thread.join(timeout=120)

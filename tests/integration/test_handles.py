@@ -10,6 +10,7 @@ import pytest
 
 import righttime as rt
 from righttime.errors import BadSetting, FreshnessUnavailable, ReceiptUnknown, WarehouseClosed, WarehouseReadOnly
+from tests.support.warm_python import WarmPython
 
 _WRITER = textwrap.dedent(
     """
@@ -34,7 +35,7 @@ class _Writer:
     """A process that writes a warehouse until it is told to end."""
 
     def __init__(self, folder: Path) -> None:
-        self._process = subprocess.Popen([sys.executable, "-c", _WRITER, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = WarmPython("-c", _WRITER, folder, listen=True)
         self.expect("ready")
 
     def expect(self, word: str) -> None:

@@ -5,22 +5,20 @@ Out: the process, and the other end.
 Promise: no process outlives its test.
 """
 
-import multiprocessing
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["righttime.flight.warehouse", "tests.support.load_client", "tests.support.process_client"])
+from tests.support.warm_python import FORKS
 
 
 class Client:
     """One process, and the pipe to it."""
 
     def __init__(self, work: Callable[..., None], *arguments: Any, name: str | None = None) -> None:
-        self.pipe, far = _FORKS.Pipe()
-        self.process = _FORKS.Process(target=work, args=(*arguments, far), name=name, daemon=True)
+        self.pipe, far = FORKS.Pipe()
+        self.process = FORKS.Process(target=work, args=(*arguments, far), name=name, daemon=True)
         self.process.start()
         far.close()
 

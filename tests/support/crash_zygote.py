@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import righttime as rt
-from righttime.changes import faults
 from tests.support.crash_plan import BOUNDS, Plan
 from tests.support.crash_scripts import SCRIPTS
 from tests.support.crash_work import run_plan
+from tests.support.warm_python import REPOSITORY, arm_point
 
-REPOSITORY = Path(__file__).parents[2]
 _LIFE_S = 60.0
 # Calls that change files; the system's own hooks report them before they happen.
 _FILE_EVENTS = frozenset({"os.remove", "os.rename", "os.link", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree", "sqlite3.connect", "mmap.__new__"})
@@ -116,10 +115,8 @@ def _live(victim: Victim, to_say: int) -> None:
 
 
 def arm(victim: Victim) -> None:
-    """Set the way to die, as `RIGHTTIME_CRASH_AT` would have set it at import."""
-    if victim.crash_at:
-        point, _, arrivals = victim.crash_at.partition(":")
-        faults._armed, faults._arrivals_left = faults.CrashPoint(point), int(arrivals or "1")
+    """Set the way to die."""
+    arm_point(victim.crash_at)
     if victim.file_event:
         left = victim.file_event
 

@@ -17,33 +17,40 @@ from types import TracebackType
 from typing import Any
 
 from righttime.flight.warehouse import RemoteWarehouse, open_remote
+from tests.support.warm_python import REPOSITORY, WarmPython
 
 START_S = 60.0
 
 
 class Service:
-    """One `righttime serve`; `logs` are its events as JSON lines."""
+    """One `righttime serve`; `logs` are its events as JSON lines. It is forked from a process that has imported righttime, unless it shall be `cold`."""
 
-    def __init__(self, folder: Path, *options: str | Path, port: int = 0, target: str | None = None, crash_at: str | None = None, **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, *options: str | Path, port: int = 0, target: str | None = None, crash_at: str | None = None, cold: bool = False, **settings: Any
+    ) -> None:
         self.folder = folder
+        self._cold = cold
         self._target = target or str(folder)
         self._options = [str(option) for option in options]
         self._settings = {f"RIGHTTIME_{name.upper()}": str(value) for name, value in settings.items()}
         self.errors = folder.with_name(f"{folder.name}-errors.txt")
         self.port = port
         self.health_port = 0
-        self.process: subprocess.Popen[bytes]
+        self.process: subprocess.Popen[bytes] | WarmPython
         self.start(crash_at=crash_at)
 
     def start(self, *, crash_at: str | None = None) -> None:
         """Start it, again on the same port if it ran before, and wait until it takes work; with `crash_at` it dies at that point."""
-        command = [sys.executable, "-m", "righttime.cli", "--log-json", "serve", self._target, "--port", str(self.port), *self._options]
+        arguments = ["-m", "righttime.cli", "--log-json", "serve", self._target, "--port", str(self.port), *self._options]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("RIGHTTIME_")} | self._settings
         environment["PYTHONPATH"] = "src"
         if crash_at is not None:
             environment["RIGHTTIME_CRASH_AT"] = crash_at
         with self.errors.open("a") as errors:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment, cwd=Path(__file__).parents[2])
+            if self._cold:
+                self.process = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, stderr=errors, env=environment, cwd=REPOSITORY)
+            else:
+                self.process = WarmPython(*arguments, environment=environment, errors=errors)
         self._await_line()
 
     def _await_line(self) -> None:
