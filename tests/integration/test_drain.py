@@ -13,11 +13,18 @@ from righttime.pipeline.flow import Flow
 from righttime.pipeline.spans import Spans
 from righttime.pipeline.spark import SparkOwner
 from tests.support.flows import Bench, MemoryStates, Row, dead_letters
+from tests.support.signed_histories import session
 
 
 @pytest.fixture(scope="module")
 def child(spark_owner: SparkOwner) -> Iterator[SparkSession]:
-    """One child session for the module."""
+    """One session for the module; plans are interpreted, because a small drain is over before compiling it pays."""
+    yield session(spark_owner.child())
+
+
+@pytest.fixture(scope="module")
+def compiled(spark_owner: SparkOwner) -> Iterator[SparkSession]:
+    """A session as drains have it, for the whole flow and for what may fail: compiled code decides for itself which expressions it computes."""
     yield spark_owner.child()
 
 
@@ -247,9 +254,9 @@ def feed_store_sales(bench: Bench) -> None:
 
 
 @both_ways
-def test_at_28_the_whole_flow(child: SparkSession, fused: bool) -> None:
+def test_at_28_the_whole_flow(compiled: SparkSession, fused: bool) -> None:
     """Look-ups, join, aggregation and target: the totals of the sheet after each job."""
-    bench = store_sales(child)
+    bench = store_sales(compiled)
     feed_store_sales(bench)
 
     after = [ids(snapshot["store_sales"]) for snapshot in drained(bench, [0, 1, 2, 3], fused=fused)]
@@ -289,11 +296,11 @@ def simple(child: SparkSession, flow: Flow, columns: str = "id INT, a INT, b INT
     return Bench(flow, child, streams={"s": (columns, ["id"])}, tables={"t": (target, ["id"])})
 
 
-def test_rows_that_fail_are_dead_letters_and_the_others_go_on(child: SparkSession) -> None:
+def test_rows_that_fail_are_dead_letters_and_the_others_go_on(compiled: SparkSession) -> None:
     """A division by zero takes out its row only, in every job in which it comes or goes."""
     flow = Flow("divide")
     flow.stream("s").derive(c="a / b").select("id", "c").into("t", keys=["id"])
-    bench = simple(child, flow)
+    bench = simple(compiled, flow)
     bench.put("s", 1, *({"id": number, "a": 6, "b": 0 if number == 5 else 2} for number in range(8)))
     bench.put("s", 2, {"id": 5, "a": 6, "b": 3})
 
@@ -306,11 +313,11 @@ def test_rows_that_fail_are_dead_letters_and_the_others_go_on(child: SparkSessio
     assert "DIVIDE_BY_ZERO" in letters[0]["reason"] and letters[0]["step"] == "02_derive"
 
 
-def test_an_expression_that_nobody_uses_cannot_fail(child: SparkSession) -> None:
+def test_an_expression_that_nobody_uses_cannot_fail(compiled: SparkSession) -> None:
     """Neither in an ordinary drain nor in a careful one, so a row is either in for good or out for good."""
     flow = Flow("divide")
     flow.stream("s").derive(unused="1 / a", c="a / b").select("id", "c").into("t", keys=["id"])
-    bench = simple(child, flow)
+    bench = simple(compiled, flow)
     bench.put("s", 1, {"id": 1, "a": 0, "b": 1})
     bench.put("s", 2, {"id": 2, "a": 1, "b": 0})
     bench.take("s", 2, {"id": 1})
@@ -319,22 +326,22 @@ def test_an_expression_that_nobody_uses_cannot_fail(child: SparkSession) -> None
     assert [letter["row"] for letter in dead_letters(bench.results)] == ['{"id":2,"a":1,"b":0}']
 
 
-def test_a_measure_that_fails_takes_out_its_row(child: SparkSession) -> None:
+def test_a_measure_that_fails_takes_out_its_row(compiled: SparkSession) -> None:
     """The argument of a measure is an expression like any other."""
     flow = Flow("divide")
     flow.stream("s").aggregate(by="id", c="sum(a / b)").into("t", keys=["id"])
-    bench = simple(child, flow)
+    bench = simple(compiled, flow)
     bench.put("s", 1, {"id": 1, "a": 6, "b": 2}, {"id": 2, "a": 6, "b": 0})
 
     assert bench.drain(1)[0]["t"] == [{"id": 1, "c": 3.0}]
     assert len(dead_letters(bench.results)) == 1
 
 
-def test_too_many_dead_letters_fail_the_drain(child: SparkSession) -> None:
+def test_too_many_dead_letters_fail_the_drain(compiled: SparkSession) -> None:
     """A flow that is wrong for every row must not pass for one that works."""
     flow = Flow("divide")
     flow.stream("s").select("id", c="a / b").into("t", keys=["id"])
-    bench = simple(child, flow)
+    bench = simple(compiled, flow)
     bench.put("s", 1, *({"id": number, "a": 6, "b": 0} for number in range(5)))
 
     with pytest.raises(TooManyDeadLetters) as caught:
@@ -344,13 +351,13 @@ def test_too_many_dead_letters_fail_the_drain(child: SparkSession) -> None:
     assert bench.horizons == []
 
 
-def test_a_step_that_fails_without_a_guilty_row_is_named(child: SparkSession) -> None:
+def test_a_step_that_fails_without_a_guilty_row_is_named(compiled: SparkSession) -> None:
     """A sum that leaves its range is nobody's single fault."""
     flow = Flow("overflow")
     sums = flow.stream("s").aggregate(by="id", v="sum(v)")
     sums.into("t", keys=["id"])
     sums.where("v > 0").into("u", keys=["id"])
-    bench = Bench(flow, child, streams={"s": ("k INT, id INT, v BIGINT", ["k"])}, tables={name: ("id INT, v BIGINT", ["id"]) for name in "tu"})
+    bench = Bench(flow, compiled, streams={"s": ("k INT, id INT, v BIGINT", ["k"])}, tables={name: ("id INT, v BIGINT", ["id"]) for name in "tu"})
     bench.put("s", 1, {"k": 1, "id": 1, "v": 2**62}, {"k": 2, "id": 1, "v": 2**62})
 
     with pytest.raises(StepFailed) as caught:
@@ -421,11 +428,11 @@ def test_two_rows_of_one_key_are_an_error(child: SparkSession) -> None:
     assert caught.value.context["job"] == 2 and caught.value.context["key"] == {"id": 7}
 
 
-def test_a_null_where_the_table_has_none_is_a_dead_letter(child: SparkSession) -> None:
+def test_a_null_where_the_table_has_none_is_a_dead_letter(compiled: SparkSession) -> None:
     """The key of a table cannot be null; the row is reported and the others go on."""
     flow = Flow("nulls")
     flow.stream("s").select(id="a", c="cast(b AS DOUBLE)").into("t", keys=["id"])
-    bench = simple(child, flow)
+    bench = simple(compiled, flow)
     bench.put("s", 1, {"id": 1, "a": None, "b": 1}, {"id": 2, "a": 7, "b": 2})
     bench.take("s", 2, {"id": 1})
 

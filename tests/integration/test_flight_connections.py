@@ -23,6 +23,13 @@ def service(tmp_path: Path) -> Iterator[Service]:
         yield running
 
 
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[Service]:
+    """One that soon forgets those who are silent, for tests that wait for it."""
+    with Service(tmp_path / "wh", session_ttl_s=2, snapshot_ttl_s=1, producer_lease_s=1) as running:
+        yield running
+
+
 def shop(wh: RemoteWarehouse) -> RemoteWarehouse:
     wh.create_table("sale", "sku INT, qty INT", keys=["sku"], if_not_exists=True)
     return wh
@@ -166,9 +173,9 @@ def test_a_slow_service_is_waited_for(service: Service) -> None:
         assert skus(wh) == [0, 1, 2]
 
 
-def test_a_silent_lazy_producer_is_reported_then_lost(service: Service) -> None:
+def test_a_silent_lazy_producer_is_reported_then_lost(hasty: Service) -> None:
     """A client that vanishes with archived commits: queries say so; after session_ttl_s its commits are noted as lost and its name is free."""
-    with Proxy(service.port) as proxy, shop(service.connect()) as direct:
+    with Proxy(hasty.port) as proxy, shop(hasty.connect()) as direct:
         gone = open_remote(proxy.address, reconnect_s=0.2, call_timeout_s=0.3)
         load = gone.producer(name="till", policy=rt.OnDemand())
         for number in range(3):
@@ -199,9 +206,9 @@ def test_a_silent_lazy_producer_is_reported_then_lost(service: Service) -> None:
         assert skus(direct) == [9]
 
 
-def test_an_idle_producer_that_was_forgotten_goes_on_in_a_new_session(service: Service) -> None:
+def test_an_idle_producer_that_was_forgotten_goes_on_in_a_new_session(hasty: Service) -> None:
     """Nothing uncommitted, nothing archived: the client opens a new session and nobody notices."""
-    with Proxy(service.port) as proxy, shop(service.connect()) as direct:
+    with Proxy(hasty.port) as proxy, shop(hasty.connect()) as direct:
         with open_remote(proxy.address, call_timeout_s=0.5) as wh:
             load = wh.producer(name="till")
             load.insert("sale", (1, 1))
@@ -215,9 +222,9 @@ def test_an_idle_producer_that_was_forgotten_goes_on_in_a_new_session(service: S
         assert skus(direct) == [1, 2]
 
 
-def test_a_query_whose_snapshot_lapsed_gets_no_other_rows(service: Service) -> None:
+def test_a_query_whose_snapshot_lapsed_gets_no_other_rows(hasty: Service) -> None:
     """Cut off for longer than snapshot_ttl_s between reading and receipt: LeaseExpired."""
-    with Proxy(service.port) as proxy, shop(service.connect()) as direct, open_remote(proxy.address) as wh:
+    with Proxy(hasty.port) as proxy, shop(hasty.connect()) as direct, open_remote(proxy.address) as wh:
         with direct.producer(name="till") as load:
             load.insert("sale", (1, 1))
             load.commit()
