@@ -19,6 +19,7 @@ import pytest
 import righttime as rt
 from righttime.pipeline.spark import SparkOwner
 from tests.end_to_end.cli_support import Ended, Terminal
+from tests.support.warm_python import run_warm
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(rt.__file__).parents[1])}
 TOTALS = "SELECT sum(qty) AS qty, sum(amount) AS amount, sum(lines) AS lines FROM store_sales"
@@ -36,7 +37,7 @@ def terminal(capsys: pytest.CaptureFixture[str], spark_owner: SparkOwner, monkey
 def fed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A generated project, fed and never run; copy it before you change it."""
     folder = tmp_path_factory.mktemp("projects") / "shop"
-    python("-m", "righttime.cli", "init", folder)
+    assert run_warm("-m", "righttime.cli", "init", folder).returncode == 0
     feed(folder, 30)
     return folder
 
@@ -54,7 +55,8 @@ def python(*arguments: object, cwd: Path | None = None) -> str:
 
 
 def feed(folder: Path, purchases: int) -> None:
-    assert f"appended {purchases} purchases" in python("feed.py", purchases, cwd=folder)
+    fed = run_warm("feed.py", str(purchases), cwd=folder)
+    assert f"appended {purchases} purchases" in fed.stdout, fed.stderr
 
 
 def living(folder: Path) -> list[dict[str, Any]]:

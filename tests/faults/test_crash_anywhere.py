@@ -11,7 +11,7 @@ from tests.support.crash_judge import Judge, Run
 from tests.support.crash_plan import Plan
 from tests.support.crash_zygote import Victim, Zygote
 
-SEEDS = int(os.environ.get("RIGHTTIME_CRASH_SEEDS", "4"))
+SEEDS = int(os.environ.get("RIGHTTIME_CRASH_SEEDS", "2"))
 FILE_EVENTS_MAX = 200
 
 
