@@ -11,6 +11,7 @@ import pytest
 
 from righttime.catalyst.messages import Accuracy, Look
 from righttime.client import Warehouse
+from righttime.pipeline.spark import SparkOwner
 from righttime.testing.reference.checker import Begun, Committed, violations
 from tests.support.flow_shop import Customers, Sales, expected_sales, open_shop, sales_flow, sales_of
 
@@ -20,8 +21,9 @@ SEED = 4
 
 
 @pytest.mark.timeout(900)
-def test_hundreds_of_answers_are_what_their_receipts_say(tmp_path: Path) -> None:
+def test_hundreds_of_answers_are_what_their_receipts_say(tmp_path: Path, spark_owner: SparkOwner) -> None:
     """Strict queries and tolerant ones, a background threshold, storing in between; nothing later than the cut, and nothing earlier missing."""
+    spark_owner.session()
     with open_shop(tmp_path / "wh", background_rows=200, queries_max=QUERY_STREAMS) as wh, wh.run(sales_flow()) as running:
         log = _journal(wh)
         fed, stop = threading.Event(), threading.Event()

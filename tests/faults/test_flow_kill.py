@@ -13,6 +13,7 @@ import pytest
 
 from righttime.changes.faults import CrashPoint
 from righttime.client import Warehouse
+from righttime.pipeline.spark import SparkOwner
 from tests.support.flow_crash import TARGETS, running
 from tests.support.flow_shop import FOREVER, expected_sales, living, open_shop
 from tests.support.warm_python import run_warm
@@ -45,8 +46,9 @@ def test_at_24_a_flow_goes_on_after_a_kill(tmp_path: Path, point: CrashPoint, ar
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("deaths", ON_SPARK, ids=" ".join)
-def test_at_24_a_flow_on_spark_goes_on_after_a_kill(tmp_path: Path, deaths: list[str]) -> None:
+def test_at_24_a_flow_on_spark_goes_on_after_a_kill(tmp_path: Path, spark_owner: SparkOwner, deaths: list[str]) -> None:
     """The same with a join and aggregates, whose state has to agree with what is published."""
+    spark_owner.session()
     _check(tmp_path / "wh", "spark", deaths, 1)
 
 
