@@ -10,13 +10,14 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
 
-from tests.support.warm_python import FORKS
+from tests.support.warm_python import FORKS, warm
 
 
 class Client:
     """One process, and the pipe to it."""
 
     def __init__(self, work: Callable[..., None], *arguments: Any, name: str | None = None) -> None:
+        warm()
         self.pipe, far = FORKS.Pipe()
         self.process = FORKS.Process(target=work, args=(*arguments, far), name=name, daemon=True)
         self.process.start()

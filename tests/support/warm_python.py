@@ -54,7 +54,7 @@ class WarmPython:
 
     def _start(self, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path, theirs: Mapping[int, int]) -> None:
         streams = {number: Connection(os.dup(stream)) for number, stream in theirs.items()}
-        _warm()
+        warm()
         self._process = FORKS.Process(target=_live, args=(arguments, environment, cwd, streams), daemon=True)
         self._process.start()
         for stream in streams.values():
@@ -130,7 +130,7 @@ def arm_point(crash_at: str) -> None:
         faults._armed, faults._arrivals_left = faults.CrashPoint(point), int(arrivals or "1")
 
 
-def _warm() -> None:
+def warm() -> None:
     """Start the process that forks, if it is not there yet; it finds the tests wherever this one is at work."""
     from multiprocessing import forkserver
 
