@@ -20,22 +20,26 @@ start_quickly()
 
 # With several workers, what runs for long runs first and short unit tests last, so that no worker sits on a long file while the others have nothing left.
 LONGEST = (
-    "tests/simulation/test_process_machine.py",
+    "tests/docs/test_programs.py",
+    "tests/integration/test_drain.py",
     "tests/end_to_end/test_service_load.py",
+    "tests/integration/test_signed_aggregates.py",
+    "tests/simulation/test_process_machine.py",
     "tests/end_to_end/test_flow_concurrency.py",
     "tests/faults/test_flow_kill.py",
-    "tests/simulation/test_state_machine.py",
     "tests/end_to_end/test_flows_cli.py",
-    "tests/integration/test_random_flows.py",
-    "tests/integration/test_signed_aggregates.py",
-    "tests/integration/test_drain.py",
-    "tests/faults/test_stream_kill.py",
-    "tests/docs/test_programs.py",
-    "tests/docs/test_examples.py",
+    "tests/simulation/test_state_machine.py",
+    "tests/integration/test_flight_spark.py",
+    "tests/integration/test_bench_flows.py",
     "tests/integration/test_several_catalysts.py",
-    "tests/integration/test_flight_crash.py",
-    "tests/faults/test_crash_points.py",
+    "tests/integration/test_conditions_spark.py",
+    "tests/integration/test_bad_input_everywhere.py",
+    "tests/integration/test_flow_restarts.py",
+    "tests/integration/test_queries.py",
+    "tests/integration/test_flight_connections.py",
+    "tests/integration/test_spark_process.py",
     "tests/faults/test_crash_anywhere.py",
+    "tests/faults/test_crash_points.py",
 )
 
 

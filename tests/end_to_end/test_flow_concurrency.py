@@ -16,12 +16,12 @@ from righttime.testing.reference.checker import Begun, Committed, violations
 from tests.support.flow_shop import Customers, Sales, expected_sales, open_shop, sales_flow, sales_of
 
 QUERY_STREAMS = 21
-QUERIES = int(os.environ.get("RIGHTTIME_FLOW_QUERIES", "105"))  # `RIGHTTIME_FLOW_QUERIES=1000` for the long run
+QUERIES = int(os.environ.get("RIGHTTIME_FLOW_QUERIES", "63"))  # `RIGHTTIME_FLOW_QUERIES=1000` for the long run
 SEED = 4
 
 
 @pytest.mark.timeout(900)
-def test_hundreds_of_answers_are_what_their_receipts_say(tmp_path: Path, spark_owner: SparkOwner) -> None:
+def test_every_answer_is_what_its_receipt_says(tmp_path: Path, spark_owner: SparkOwner) -> None:
     """Strict queries and tolerant ones, a background threshold, storing in between; nothing later than the cut, and nothing earlier missing."""
     spark_owner.session()
     with open_shop(tmp_path / "wh", background_rows=200, queries_max=QUERY_STREAMS) as wh, wh.run(sales_flow()) as running:
@@ -79,7 +79,7 @@ def _ask(wh: Warehouse, number: int) -> list[tuple[int, Sales]]:
     dice = random.Random(SEED * 1000 + number)
     found = []
     for turn in range(QUERIES // QUERY_STREAMS + 1):
-        if number == 0 and turn % 12 == 5:
+        if number == 0 and turn % 12 == 2:
             wh.materialize("sales", wait="120s")
         freshness = dice.choice(["0s", "0s", "500ms", "5s"])
         arrived_us = wh._writer("test").catalyst.authority.read_us()
