@@ -17,6 +17,9 @@ import psycopg
 from righttime.errors import CommitFailed, CommitUnknown, DatabaseUnreachable, NotAWarehouse, WarehouseClosed, WarehouseLocked, WriterLost
 from righttime.ledger.postgres_connect import Address, Connection, Query, connect, is_lost, run, translated
 from righttime.ledger.postgres_schema import check_ledger, create_ledger
+from righttime.telemetry import get_log
+
+log = get_log("writer")
 
 _LOCK_SPACE = 0x52544C31  # "RTL1": the first half of the advisory lock's key, the second stands for the ledger's schema
 
@@ -161,6 +164,7 @@ class PostgresWriter:
             connection, self._connection = self._connection, None
             self._forget_step()
             if connection is not None:
+                _unlock(connection, self.address)
                 connection.close()
 
     @contextmanager
@@ -276,6 +280,15 @@ def _lock(connection: Connection, address: Address, *, wait: bool) -> None:
         return
     pid, name = lock_holder(connection, address) or (0, "unknown")
     raise WarehouseLocked(path=address.name, pid=f"{pid} of the database server ({name})", host=address.name)
+
+
+def _unlock(connection: Connection, address: Address) -> None:
+    """Give the lock back at once: the server ends a session some time after its connection is closed, and whoever opens next would find it locked."""
+    try:
+        connection.rollback()
+        run(connection, "SELECT pg_advisory_unlock(%s::int, %s::int)", (_LOCK_SPACE, _lock_key(address)))
+    except psycopg.Error as error:
+        log.info("writer.unlock_failed", reason=str(error))  # the connection is broken: then the lock is gone, or goes with the session
 
 
 def _lock_key(address: Address) -> int:
