@@ -10,6 +10,7 @@ import righttime as rt
 from righttime.client import Warehouse
 from righttime.errors import FreshnessUnavailable
 from righttime.errors.flows import FlowFailed, TableMaintained
+from righttime.flows import engine
 from righttime.pipeline.spark import SparkOwner
 
 
@@ -149,9 +150,10 @@ def test_a_dimension_that_changes_reaches_the_facts_of_earlier_drains_through_lo
         assert rows(wh, "named") == [(1, "XI", None), (2, None, None), (3, "XII", None)]
 
 
-def test_a_refresh_in_parts_gives_what_one_part_gives(tmp_path: Path, spark_owner: SparkOwner) -> None:
-    """Totals, rows that failed and state to go on with; the letters name the job that is shown."""
+def test_a_refresh_in_parts_gives_what_one_part_gives(tmp_path: Path, spark_owner: SparkOwner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Totals, rows that failed and state to go on with, which is summed up in between; the letters name the job that is shown."""
     spark_owner.session()
+    monkeypatch.setattr(engine, "_DRAINS_MAX", 2)
 
     def ratios(of: int) -> rt.Flow:
         flow = rt.Flow("f")

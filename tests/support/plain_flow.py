@@ -49,6 +49,13 @@ class PlainEngine:
         self.drains.append([job.number for job in jobs])
         return PlainDrained({job.number: {table: self._lines(table, job) for table, stream in self.targets.items() if stream in job.inputs} for job in jobs})
 
+    @property
+    def is_scattered(self) -> bool:
+        return False
+
+    def compact(self, up_to_job: int) -> None:
+        raise AssertionError("there are no files")
+
     def _lines(self, table: str, job: FlowJob) -> pa.Table:
         changes = job.inputs[self.targets[table]].to_pylist()
         before = dict(self.rows[table])

@@ -51,9 +51,12 @@ class Drained(Protocol):
 
 
 class Engine(Protocol):
-    """Computes drains; keeps the state of the operators."""
+    """Computes drains; keeps the state of the operators, which is `scattered` when it has come to many files."""
 
     def drain(self, jobs: Sequence[FlowJob]) -> Drained: ...
+    @property
+    def is_scattered(self) -> bool: ...
+    def compact(self, up_to_job: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

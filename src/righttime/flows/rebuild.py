@@ -54,4 +54,6 @@ def rebuild(
             contents[table].add(lines)
         for name, rows in drained.unmet(part.number).items():
             made.unmet[name] = made.unmet.get(name, 0) + rows
+        if engine.is_scattered:
+            engine.compact(part.number)  # a crash takes back all parts or none
     return made
