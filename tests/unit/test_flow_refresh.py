@@ -13,7 +13,7 @@ import pytest
 import righttime as rt
 from righttime.client import Warehouse
 from righttime.errors import FreshnessUnavailable
-from righttime.errors.flows import FlowFailed
+from righttime.errors.flows import FlowFailed, StreamTime
 from righttime.flows.catalogue import Catalogue
 from righttime.flows.running import RunningFlow
 from righttime.testing import ManualClock
@@ -196,3 +196,16 @@ def test_more_rows_than_files_may_hold_stop_the_flow_and_say_which_setting(tmp_p
         with pytest.raises(FlowFailed, match="spill_bytes_max"):
             RunningFlow(wh._flows("test"), runner).wait(timeout="20s")
         runner.stop()
+
+
+def test_a_source_whose_clock_is_ahead_does_not_take_the_warehouse_along(tmp_path: Path) -> None:
+    """Its rows are shown when their time has come; a time that can only be a mistake is refused, because nothing earlier could follow it."""
+    with rt.open(tmp_path / "wh") as wh:
+        wh.create_stream("s", COLUMNS, keys=["k"], times="source")
+        wh.create_stream("own", COLUMNS, keys=["k"])
+        now_us = wh.stream("own").insert([{"k": 1, "v": 1}]).time_us
+        wh.stream("s").insert([{"k": 1, "v": 1}], time=now_us + 7200 * SECOND)
+        with pytest.raises(StreamTime, match="more than a day ahead"):
+            wh.stream("s").insert([{"k": 2, "v": 2}], time=now_us * 1000)
+    with rt.open(tmp_path / "wh") as wh:
+        assert wh.stream("own").insert([{"k": 2, "v": 2}]).time_us < now_us + 3600 * SECOND

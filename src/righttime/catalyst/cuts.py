@@ -193,7 +193,7 @@ class Cuts(CatalystMemory):
             source=flow.source,
             waited_s=self.clock.monotonic_s() - wait.started_s,
             stale_s=max(self.authority.read_us() - max(newest_us, flow.horizon_us, self._opened_us), 0) / 1e6,
-            why=flow.trouble or "the flow has not come so far yet",
+            why=flow.trouble or _why_late(flow, cut_us),
         )
 
     def _refuse_blurred(self, flow: Maintainer, cut_us: int, wait: _Wait) -> None:
@@ -203,3 +203,9 @@ class Cuts(CatalystMemory):
             reason="the flow that maintains it took changes before and after that time in one job",
             earliest=time_text(flow.horizon_us),
         )
+
+
+def _why_late(flow: Maintainer, cut_us: int) -> str:
+    if flow.arrived_us is not None and flow.arrived_us < cut_us:
+        return f"its streams have told of everything up to {time_text(flow.arrived_us)}; a source that stands still sends heartbeats"
+    return "a job with these changes is being computed"

@@ -10,10 +10,12 @@ from pathlib import Path
 
 from righttime.catalyst.maintainer import Maintainer
 from righttime.catalyst.shell import Catalyst
+from righttime.errors.flows import StreamTime
 from righttime.queues.streams import Streams
 from righttime.settings import Settings
 
 FOREVER_US = 2**62
+_AHEAD_US = 24 * 3600 * 1_000_000  # a time zone that was forgotten is less; nothing earlier could be committed to the stream any more
 
 
 class Feed:
@@ -26,7 +28,8 @@ class Feed:
         self.streams = Streams(folder, settings=settings, issue=self._issue)
         for name in self.streams.names():
             last = self.streams.cut(name, FOREVER_US).last
-            if last is not None:
+            # Only times that we issued: a source whose clock is ahead must not take ours along.
+            if last is not None and self.streams.schema(name).times == "warehouse":
                 catalyst.authority.observe(last.time_us)
         self.streams.on_change.append(self._changed)
 
@@ -85,6 +88,8 @@ class Feed:
         """Give a commit its time, and note it with the flows that will have to show it."""
         with self._catalyst.lock:
             time_us = self._catalyst.authority.next_us() if given_us is None else given_us
+            if given_us is not None and given_us > self._catalyst.clock.now_us() + _AHEAD_US:
+                raise StreamTime(stream=streams[0], reason=f"the commit time {given_us} is more than a day ahead; it is given in microseconds since 1970")
             for name in streams:
                 for link in self._readers.get(name, {}).values():
                     link.change(time_us)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import righttime as rt
 from flows.sales import sales
+from righttime.errors.flows import RowExists
 
 ITEMS = {1: ("pen", "office"), 2: ("ink", "office"), 3: ("tea", "kitchen"), 4: ("cup", "kitchen"), 5: ("atlas", "books")}
 STORES = ("Aalborg", "Brno", "Cork")
@@ -16,11 +17,10 @@ STORES = ("Aalborg", "Brno", "Cork")
 
 def main(count: int) -> None:
     with rt.open(Path(__file__).parent / "warehouse") as wh:
-        first_time = "item" not in wh.streams()
         wh.create_streams(sales)
-        if first_time:
+        try:
             wh.stream("item").insert([{"item_id": key, "title": title, "category": category} for key, (title, category) in ITEMS.items()])
-        else:
+        except RowExists:  # not the first time
             # An update by key: from now on sales of cups are sales of another version of the item.
             wh.stream("item").update([{"item_id": 4, "title": "cup", "category": f"sale of {date.today()}, {time.strftime('%X')}"}])
         sold = [sell(wh) for _ in range(count)]
