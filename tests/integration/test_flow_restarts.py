@@ -1,5 +1,6 @@
 """Flows that are stopped, refused, abandoned and built anew: what is published afterwards is what their declaration makes of the streams, and nothing else."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -174,3 +175,40 @@ def test_a_refresh_in_parts_gives_what_one_part_gives(tmp_path: Path, spark_owne
             assert (job, times) == (running.jobs()[0].number, 1) and running.jobs()[0].rows_in == 13
             wh.append({"s": [{"k": 6, "g": "a", "v": 1, "_change_type": "update_postimage"}, {"k": 1, "_change_type": "delete"}]})
             assert (rows(wh, "agg"), rows(wh, "f_dead_letters")) == ([("a", 120.0), ("b", 45.0)], [])
+
+
+def test_what_a_crash_left_of_a_refresh_is_not_taken_for_the_next_one(wh: Warehouse) -> None:
+    """An entry is written before the folder of state that it no longer names is removed; the number of that folder may be given out again."""
+    with wh.run(totals()):
+        wh.stream("s").insert([{"k": k, "g": "a", "v": 10} for k in range(3)])
+        assert rows(wh, "agg") == [("a", 30)]
+    folder = wh.path / "flows" / "f"
+    shutil.copytree(folder / "state-1", folder / "state-2")
+    with wh.run(totals(), refresh=True) as running:
+        running.wait(timeout="2 min")
+        wh.stream("s").insert([{"k": 10, "g": "a", "v": 10}])
+        assert rows(wh, "agg") == [("a", 40)]
+
+
+def test_what_was_mended_since_does_not_stop_a_refresh_in_parts(tmp_path: Path, spark_owner: SparkOwner) -> None:
+    """A part may have what the whole no longer has: a row that must not be, and two rows with one key."""
+    spark_owner.session()
+
+    def declared() -> rt.Flow:
+        flow = rt.Flow("f")
+        flow.stream("s").expect("positive", "v > 0", otherwise="fail").select("g", "v").into("by_g", keys="g")
+        return flow
+
+    with rt.open(tmp_path / "wh") as wh:
+        wh.create_stream("s", "k INT, g STRING, v INT", keys=["k"])
+        wh.stream("s").insert([{"k": 1, "g": "a", "v": -1}])
+        wh.stream("s").insert([{"k": 2, "g": "a", "v": 2}])
+        for k in range(3, 6):
+            wh.stream("s").insert([{"k": k, "g": f"g{k}", "v": k}])
+        wh.stream("s").update([{"k": 1, "g": "b", "v": 1}])
+        with wh.run(declared()) as running:
+            running.wait(timeout="2 min")
+            expected = rows(wh, "by_g")
+    with rt.open(tmp_path / "wh", drain_rows_max=2) as wh, wh.run(declared(), refresh=True) as running:
+        running.wait(timeout="2 min")
+        assert rows(wh, "by_g") == expected == [("a", 2), ("b", 1), ("g3", 3), ("g4", 4), ("g5", 5)]

@@ -56,6 +56,9 @@ class PlainEngine:
     def compact(self, up_to_job: int) -> None:
         raise AssertionError("there are no files")
 
+    def forget(self) -> None:
+        self.rows = {table: {} for table in self.targets}
+
     def _lines(self, table: str, job: FlowJob) -> pa.Table:
         changes = job.inputs[self.targets[table]].to_pylist()
         before = dict(self.rows[table])

@@ -136,13 +136,31 @@ def test_a_generation_keeps_what_it_reads_and_writes(tmp_path: Path) -> None:
     """A refresh with another declaration that never came to be used says nothing of the one that goes on."""
     catalogue = Catalogue(tmp_path)
     first = catalogue.begin("f", ["a", "b"], ["t", "u"], "v1", next_job=1)
-    catalogue.renew(first, ["a"], ["t"], "v2", job=5, next_job=6)
+    catalogue.renew(first, ["a"], ["t"], "v2", durable_job=5, next_job=6)
     entry = catalogue.entry("f")
     assert entry is not None
     old, new = entry.generation(5), entry.generation(6)
     assert (old.streams, old.targets, new.streams, new.targets) == (("a", "b"), ("t", "u"), ("a",), ("t",))
-    catalogue.keep_only(entry, old)
+    catalogue.go_on(entry, old, durable_job=5)
     assert catalogue.entry("f") == first
+
+
+def test_generations_stay_until_no_crash_can_bring_them_back(tmp_path: Path) -> None:
+    """Jobs that are published and not durable may never have been; two refreshes in a row must not take the state of the durable one away."""
+    catalogue = Catalogue(tmp_path)
+    first = catalogue.begin("f", ["a"], ["t"], "v1", next_job=1)
+    second = catalogue.renew(first, ["a"], ["t"], "v2", durable_job=1, next_job=2)
+    entry = catalogue.entry("f")
+    assert entry is not None
+    third = catalogue.renew(entry, ["a"], ["t"], "v3", durable_job=1, next_job=3)
+    entry = catalogue.entry("f")
+    assert entry is not None and [entry.generation(job).number for job in (1, 2, 3)] == [1, 2, 3]
+    catalogue.go_on(entry, second, durable_job=1)
+    entry = catalogue.entry("f")
+    assert entry is not None and [entry.generation(job).number for job in (1, 2, 3)] == [1, 2, 2]
+    catalogue.renew(entry, ["a"], ["t"], "v4", durable_job=2, next_job=3)
+    entry = catalogue.entry("f")
+    assert entry is not None and [each.fingerprint for each in entry.generations] == ["v2", "v4"] and third not in entry.generations
 
 
 def changes(wh: Warehouse, stream: str) -> dict[int, int]:

@@ -83,23 +83,32 @@ class Catalogue:
             self.write(known)
         return known
 
-    def renew(self, entry: FlowEntry, streams: Sequence[str], targets: Sequence[str], fingerprint: str, *, job: int, next_job: int) -> Generation:
-        """Begin a further generation of a flow's state, in use once its first job is durable; what nobody can go back to is removed."""
-        kept = entry.generation(job)
+    def renew(self, entry: FlowEntry, streams: Sequence[str], targets: Sequence[str], fingerprint: str, *, durable_job: int, next_job: int) -> Generation:
+        """Begin a further generation of a flow's state, in use once its first job is durable; what nobody can go back to is removed.
+
+        A crash may take back every job that is not durable, so all generations from that of the last durable one on stay.
+        """
+        kept = [each for each in _from(entry, durable_job) if each.first_job < next_job]
         generation = Generation(max(each.number for each in entry.generations) + 1, next_job, fingerprint, tuple(streams), tuple(targets))
-        self._replace(entry, FlowEntry(entry.name, (kept, generation)))
+        self._replace(entry, FlowEntry(entry.name, (*kept, generation)))
         return generation
 
-    def keep_only(self, entry: FlowEntry, generation: Generation) -> None:
+    def go_on(self, entry: FlowEntry, generation: Generation, *, durable_job: int) -> None:
         """Forget generations that were begun and not used: a job that this one publishes must not be taken for theirs."""
-        if entry.generations != (generation,):
-            self._replace(entry, FlowEntry(entry.name, (generation,)))
+        kept = tuple(each for each in _from(entry, durable_job) if each.number <= generation.number)
+        if entry.generations != kept:
+            self._replace(entry, FlowEntry(entry.name, kept))
 
     def _replace(self, old: FlowEntry, new: FlowEntry) -> None:
         self.write(new)
         for generation in old.generations:
             if generation not in new.generations:
                 shutil.rmtree(self.states(old.name, generation), ignore_errors=True)
+
+
+def _from(entry: FlowEntry, job: int) -> list[Generation]:
+    """Return the generation that is right after a job, and all later ones."""
+    return list(entry.generations[entry.generations.index(entry.generation(job)) :])
 
 
 def _read(path: Path) -> FlowEntry:

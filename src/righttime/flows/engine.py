@@ -31,18 +31,28 @@ class DrainEngine:
     """Drains of one flow on Spark, one at a time."""
 
     def __init__(
-        self, analysed: Analysed, spark: SparkOwner, *, streams: Mapping[str, pa.Schema], folder: Path, scratch: Path, last_job: int, letters_max: int
+        self,
+        analysed: Analysed,
+        spark: SparkOwner,
+        *,
+        streams: Mapping[str, pa.Schema],
+        folder: Path,
+        scratch: Path,
+        last_job: int,
+        letters_max: int,
+        anew: bool = False,
     ) -> None:
+        """Go on with the state in a folder as it was after the last job; with `anew`, with none, whatever a crash has left there."""
         self._analysed = analysed
         self._spark = spark
         self._child: SparkSession | None = None
         self._streams = streams  # columns of the stored changes
         self._scratch = scratch
-        self._states = StateStore(folder, analysed.fingerprint, flow=analysed.flow.name)
+        self._states = StateStore(folder, analysed.fingerprint, flow=analysed.flow.name, anew=anew)
         self._states.forget_after(last_job)
         self._drains = _DRAINS_MAX  # files of earlier runs are summed up after the first drain
         self._letters_max = letters_max
-        self._letters = LetterBook(analysed.flow.name, {f"into_{target.table}": target.keys for target in analysed.flow.targets}, letters_max=letters_max)
+        self._letters = self._no_letters()
         kept = self._states.frame(spark.child(), STEP, PART)
         if kept is not None:
             self._letters.load(kept.toArrow())
@@ -60,6 +70,15 @@ class DrainEngine:
         self._states.append(numbers[0], numbers[-1], states)
         self._drains += 1
         return Drained(result, self._letters.table.name, letters)
+
+    def forget(self) -> None:
+        """Begin again from nothing."""
+        self._states.clear()
+        self._letters = self._no_letters()
+
+    def _no_letters(self) -> LetterBook:
+        flow = self._analysed.flow
+        return LetterBook(flow.name, {f"into_{target.table}": target.keys for target in flow.targets}, letters_max=self._letters_max)
 
     def _session(self) -> SparkSession:
         """Return the session of all drains: what it knows of state that does not change need not be found out again."""

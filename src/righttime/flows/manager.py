@@ -17,7 +17,7 @@ from righttime.catalyst.mover import Mover
 from righttime.catalyst.shell import Catalyst
 from righttime.changes.schema import TableSchema
 from righttime.errors import FreshnessUnavailable
-from righttime.errors.flows import BadDeclaration, FlowChanged, FlowRuns, TableMaintained
+from righttime.errors.flows import BadDeclaration, FlowChanged, FlowRuns, StatesAhead, TableMaintained
 from righttime.flows.catalogue import Catalogue, Generation, source_of
 from righttime.flows.content import TargetContent
 from righttime.flows.engine import DrainEngine
@@ -109,7 +109,9 @@ class Flows:
             folder = self.catalogue.states(flow.name, generation)
             letters_max = self._parts.settings.dead_letters_max
             scratch = self._parts.images.folder
-            engine = DrainEngine(analysed, self._parts.spark, streams=streams, folder=folder, scratch=scratch, last_job=last_job, letters_max=letters_max)
+            engine = DrainEngine(
+                analysed, self._parts.spark, streams=streams, folder=folder, scratch=scratch, last_job=last_job, letters_max=letters_max, anew=refresh
+            )
             runner = FlowRunner(link, flow.streams, self._schedule(flow, link, mode), self._work(flow, engine), mode=mode, rebuild=refresh)
             self.runners[flow.name] = runner
             runner.start()
@@ -129,12 +131,16 @@ class Flows:
         """Return the state to go on with; other declarations need another. One that was begun and never came to be used is dropped."""
         history = self._parts.catalyst.head.source(source_of(flow.name))
         entry = self.catalogue.begin(flow.name, flow.streams, targets, analysed.fingerprint, next_job=history.next_number)
+        durable = self._parts.mover.durable.positions.get(source_of(flow.name))
+        durable_job = 0 if durable is None else durable.number
         if refresh:
-            return self.catalogue.renew(entry, flow.streams, targets, analysed.fingerprint, job=history.last.number, next_job=history.next_number)
+            return self.catalogue.renew(entry, flow.streams, targets, analysed.fingerprint, durable_job=durable_job, next_job=history.next_number)
         generation = entry.generation(history.last.number)
         if generation.fingerprint != analysed.fingerprint:
             raise FlowChanged(flow=flow.name)
-        self.catalogue.keep_only(entry, generation)
+        if generation.first_job > history.next_number:
+            raise StatesAhead(flow=flow.name, known=generation.first_job, job=history.last.number)
+        self.catalogue.go_on(entry, generation, durable_job=durable_job)
         return generation
 
     def _take_over(self, flow: Flow, *, refresh: bool) -> None:

@@ -18,7 +18,7 @@ from righttime.catalyst.maintainer import Maintainer
 from righttime.catalyst.shell import Catalyst
 from righttime.changes.faults import CrashPoint, reach
 from righttime.errors import RightTimeError
-from righttime.errors.flows import FlowFailed
+from righttime.errors.flows import ExpectationFailed, FlowFailed, KeyTwice, LookupFailed
 from righttime.flows.content import TargetContent
 from righttime.flows.feed import Feed
 from righttime.flows.inputs import prepare
@@ -238,8 +238,18 @@ class FlowRunner:
 
     def _rebuilt(self, job: FlowJob) -> Rebuilt | None:
         """Return what the targets become; None if the flow stops before that is known."""
+        try:
+            return self._rebuilt_in_parts(job, self._with.settings.drain_rows_max)
+        except (ExpectationFailed, LookupFailed, KeyTwice):
+            # What was wrong for a while, and mended since, is wrong for a part and not for the whole.
+            if self.parts[1] == 1:
+                raise
+            log.info("flow.rebuilding_at_once", flow=self.link.source, rows=job.rows_in)
+            self._with.engine.forget()
+            return self._rebuilt_in_parts(job, job.rows_in)
+
+    def _rebuilt_in_parts(self, job: FlowJob, rows_max: int) -> Rebuilt | None:
         contents = {table: self._with.content(table, True) for table in self.link.tables}
-        rows_max = self._with.settings.drain_rows_max
         return rebuild(job, self.streams, self._with.feed, self._with.engine, contents, rows_max=rows_max, go_on=self._part_done)
 
     def _part_done(self, done: int, of: int) -> bool:
