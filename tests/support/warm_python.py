@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -88,8 +89,10 @@ class WarmPython:
         return said, None
 
     def send_signal(self, number: int) -> None:
+        # It may have ended since: the process that forked it reaps it, and tells us a little later.
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
