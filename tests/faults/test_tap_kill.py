@@ -5,14 +5,13 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from righttime.changes.faults import CrashPoint
 from tests.support.tap_crash import KEYS, check, opened
+from tests.support.warm_python import run_warm
 
 SEEDS = int(os.environ.get("RIGHTTIME_FLOW_SEEDS", "1"))
 POINTS = {
@@ -31,9 +30,8 @@ POINTS = {
 @pytest.mark.parametrize(("point", "arrival"), POINTS.items(), ids=[point.value for point in POINTS])
 def test_a_stream_of_a_table_has_nothing_that_the_table_lost(tmp_path: Path, point: CrashPoint, arrival: int, seed: int) -> None:
     """The copy is the table after the kill, after every key is written again, and after the table is stored."""
-    command = [sys.executable, "-m", "tests.support.tap_crash", str(tmp_path / "wh"), str(seed), "12"]
     environment = {**os.environ, "RIGHTTIME_CRASH_AT": f"{point}:{arrival}"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2], check=False)
+    done = run_warm("-m", "tests.support.tap_crash", tmp_path / "wh", str(seed), "12", environment=environment)
     assert done.returncode == -signal.SIGKILL, done.stderr[-3000:] or f"{point} was reached fewer than {arrival} times"
     with opened(tmp_path / "wh") as wh:
         check(wh)

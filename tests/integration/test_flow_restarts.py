@@ -1,5 +1,6 @@
 """Flows that are stopped, refused, abandoned and built anew: what is published afterwards is what their declaration makes of the streams, and nothing else."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import righttime as rt
 from righttime.client import Warehouse
 from righttime.errors import FreshnessUnavailable
-from righttime.errors.flows import FlowFailed, TableMaintained
+from righttime.errors.flows import FlowFailed, StatesAhead, TableMaintained
 from righttime.flows import engine
 from righttime.pipeline.spark import SparkOwner
 
@@ -212,3 +213,19 @@ def test_what_was_mended_since_does_not_stop_a_refresh_in_parts(tmp_path: Path, 
     with rt.open(tmp_path / "wh", drain_rows_max=2) as wh, wh.run(declared(), refresh=True) as running:
         running.wait(timeout="2 min")
         assert rows(wh, "by_g") == expected == [("a", 2), ("b", 1), ("g3", 3), ("g4", 4), ("g5", 5)]
+
+
+def test_state_that_begins_after_the_last_job_is_not_gone_on_with(wh: Warehouse, tmp_path: Path) -> None:
+    """So it is if the flows' folder is newer than the rest, from another backup: totals would lack what came before."""
+    with wh.run(totals()):
+        wh.stream("s").insert([{"k": 1, "g": "a", "v": 10}])
+        assert rows(wh, "agg") == [("a", 10)]
+    path = next((tmp_path / "wh").glob("**/flow.json"))
+    entry = json.loads(path.read_bytes())
+    entry["generations"][0]["first_job"] = wh._writer("test").catalyst.head.source("flow.f").last.number + 1
+    path.write_text(json.dumps(entry), encoding="utf-8")
+    with pytest.raises(StatesAhead):
+        wh.run(totals())
+    with wh.run(totals(), refresh=True) as running:
+        running.wait(timeout="2 min")
+        assert rows(wh, "agg") == [("a", 10)]

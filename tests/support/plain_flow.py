@@ -6,7 +6,7 @@ Promise: the runner, the catalyst and the streams are the real ones; only the dr
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +19,17 @@ from righttime.flows.schedule import Schedule, Triggers
 from righttime.queues.streams import Streams
 
 OPERATIONS = {(False, True): "insert", (True, True): "update", (True, False): "delete"}
+
+
+def until(wh: Warehouse, condition: Callable[[], bool]) -> None:
+    """Wait for what other threads do; the clock of a test stands still meanwhile."""
+    pause = threading.Event()
+    for _ in range(2000):
+        with wh._writer("test").catalyst.lock:
+            if condition():
+                return
+        pause.wait(0.01)
+    raise AssertionError("it did not happen in 20 s")
 
 
 class PlainEngine:

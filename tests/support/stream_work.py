@@ -22,7 +22,7 @@ _TYPES = ("insert", "insert", "update_postimage", "delete")
 def streams_of(folder: Path) -> Streams:
     """Open the two streams with bounds so small that tails are sealed and the log is turned all the time."""
     settings = load_settings(stream_segment_rows=25, stream_log_bytes=7_000, stream_cache_bytes=2_000)
-    streams = Streams(folder / "streams", settings=settings, issue=lambda names, given: given or 0)
+    streams = Streams(folder / "streams", settings=settings, issue=lambda names, given: given or 0, now_us=lambda: 2**60)
     streams.create("line", "id INT, a INT, b STRING", keys=["id"], times="source", on_bad="dead_letter", if_not_exists=True)
     streams.create("purchase", "id INT", times="source", if_not_exists=True)
     return streams

@@ -3,6 +3,7 @@
 The runner, the catalyst and the streams are the real ones; the drain itself is a dictionary. Times are a test's.
 """
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -205,8 +206,8 @@ def test_a_refresh_in_many_parts_is_one_job_and_its_rows_are_in_files(tmp_path: 
 
 
 def test_more_rows_than_files_may_hold_stop_the_flow_and_say_which_setting(tmp_path: Path) -> None:
-    """What is published stays as it was."""
-    with rt.open(tmp_path / "wh", bypass_bytes=1, spill_bytes_max=64) as wh:
+    """Neither files nor memory have room for them. What is published stays as it was."""
+    with rt.open(tmp_path / "wh", bypass_bytes=1, spill_bytes_max=64, memory_bytes_max=1024) as wh:
         wh.create_table("t", COLUMNS, keys=["k"])
         wh.create_stream("s", COLUMNS, keys=["k"])
         runner, _ = run_plain(wh, {"t": "s"})
@@ -214,6 +215,29 @@ def test_more_rows_than_files_may_hold_stop_the_flow_and_say_which_setting(tmp_p
         with pytest.raises(FlowFailed, match="spill_bytes_max"):
             RunningFlow(wh._flows("test"), runner).wait(timeout="20s")
         runner.stop()
+
+
+def test_rows_that_files_may_not_hold_are_kept_in_memory(tmp_path: Path) -> None:
+    """As long as there is room: who allows no files had large commits before, and has them still."""
+    with rt.open(tmp_path / "wh", bypass_bytes=1, spill_bytes_max=0) as wh:
+        wh.create_table("t", COLUMNS, keys=["k"])
+        wh.create_stream("s", COLUMNS, keys=["k"])
+        wh.stream("s").insert([{"k": number, "v": number} for number in range(1000)])
+        bring_up(wh, {"t": "s"})
+        assert len(rows(wh, "t")) == 1000
+
+
+def test_an_entry_of_the_first_version_is_read(tmp_path: Path) -> None:
+    """There, streams and targets were those of the flow, whatever its generation."""
+    (tmp_path / "f").mkdir()
+    generations = [{"number": 1, "first_job": 1, "fingerprint": "x"}, {"number": 2, "first_job": 7, "fingerprint": "y"}]
+    (tmp_path / "f" / "flow.json").write_text(json.dumps({"name": "f", "streams": ["s"], "targets": ["t", "u"], "generations": generations}), encoding="utf-8")
+    entry = Catalogue(tmp_path).entry("f")
+    assert entry is not None
+    assert [(each.number, each.fingerprint, each.streams, each.targets) for each in entry.generations] == [
+        (1, "x", ("s",), ("t", "u")),
+        (2, "y", ("s",), ("t", "u")),
+    ]
 
 
 def test_a_source_whose_clock_is_ahead_does_not_take_the_warehouse_along(tmp_path: Path) -> None:
@@ -225,5 +249,8 @@ def test_a_source_whose_clock_is_ahead_does_not_take_the_warehouse_along(tmp_pat
         wh.stream("s").insert([{"k": 1, "v": 1}], time=now_us + 7200 * SECOND)
         with pytest.raises(StreamTime, match="more than a day ahead"):
             wh.stream("s").insert([{"k": 2, "v": 2}], time=now_us * 1000)
+        with pytest.raises(StreamTime, match="more than a day ahead"):
+            wh.stream("s").heartbeat(now_us * 1000)
+        wh.stream("s").insert([{"k": 2, "v": 2}], time=now_us + 7201 * SECOND)
     with rt.open(tmp_path / "wh") as wh:
         assert wh.stream("own").insert([{"k": 2, "v": 2}]).time_us < now_us + 3600 * SECOND

@@ -4,7 +4,7 @@ AT ids are those of the sheet on on-demand ETL. Times are a test's; nobody sleep
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from righttime.flows.running import RunningFlow
 from righttime.flows.schedule import Triggers
 from righttime.query.contract import Contract, make_contract
 from righttime.testing import ManualClock
-from tests.support.plain_flow import PlainEngine, run_plain
+from tests.support.plain_flow import PlainEngine, run_plain, until
 
 SECOND = 1_000_000
 
@@ -52,21 +52,11 @@ class Stage:
     def ask(self, **contract: Any) -> "Future[dict[int, int]]":
         return self.pool.submit(self.query, **contract)
 
-    def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for what other threads do; the clock of the test stands still meanwhile."""
-        pause = threading.Event()
-        for _ in range(2000):
-            with self.wh._writer("test").catalyst.lock:
-                if condition():
-                    return
-            pause.wait(0.01)
-        raise AssertionError("it did not happen in 20 s")
-
     def waiting(self, count: int) -> None:
         """Wait until so many cuts are wanted of the flow."""
         assert self.runner is not None
         link = self.runner.link
-        self.until(lambda: len(link.cuts) >= count)
+        until(self.wh, lambda: len(link.cuts) >= count)
 
     def published(self) -> int:
         """Return how many jobs were published."""
@@ -121,7 +111,7 @@ def test_at_1_cuts(tmp_path: Path) -> None:
         now(3.0, arrived=3.0)
         assert stage.query() == {1: 11, 2: 20}
         assert stage.query(as_of=2 * SECOND) == {1: 10, 2: 20}
-        stage.until(lambda: stage.published() == 2)
+        until(stage.wh, lambda: stage.published() == 2)
         now(3.5, arrived=3.5)
         assert stage.query() == {1: 11, 2: 20}
         assert stage.published() == 2, "nothing new: the snapshot is shared"
@@ -190,7 +180,7 @@ def test_at_5_background_jobs(stage: Stage) -> None:
         stage.insert(k, k)
         stage.clock.advance(0.001)
         if k in (5, 11):
-            stage.until(lambda: stage.published() == (k + 1) // 6)  # noqa: B023 - called at once
+            until(stage.wh, lambda: stage.published() == (k + 1) // 6)  # noqa: B023 - called at once
     reports = stage.runner.reports()
     assert [(job.kind, job.rows_in) for job in reports] == [("background", 6), ("background", 6)]
     assert stage.query() == {k: k for k in range(12)}
@@ -225,12 +215,12 @@ def test_at_26_currency(stage: Stage, bound: str, jobs: int, seen: bool) -> None
     stage.run()
     stage.insert(1, 10)
     assert stage.query() == {1: 10}
-    stage.until(lambda: stage.published() == 1)
+    until(stage.wh, lambda: stage.published() == 1)
     stage.clock.advance(60)
     stage.insert(2, 20)
     stage.clock.advance(180)
     assert stage.query(freshness=bound) == ({1: 10, 2: 20} if seen else {1: 10})
-    stage.until(lambda: stage.published() == 1 + jobs)
+    until(stage.wh, lambda: stage.published() == 1 + jobs)
 
 
 def test_at_27_a_query_that_gives_up_leaves_its_job(stage: Stage) -> None:
@@ -247,7 +237,7 @@ def test_at_27_a_query_that_gives_up_leaves_its_job(stage: Stage) -> None:
     stage.waiting(2)
     stage.engine.gate.set()
     assert after.result(20) == {1: 1, 2: 2}
-    stage.until(lambda: stage.published() == 2)
+    until(stage.wh, lambda: stage.published() == 2)
     assert [job.rows_in for job in stage.runner.reports()] == [1, 1]
 
 

@@ -1,6 +1,8 @@
 """State of flows: what drains leave behind is there whole, can be cut off at any job, and means the same when it is summed up."""
 
+import json
 import math
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from decimal import Decimal
@@ -13,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from righttime.errors import CommitFailed, WarehouseDamaged
+from righttime.errors import CommitFailed, WarehouseDamaged, WarehouseNewer
 from righttime.errors.flows import FlowChanged, StatesAhead
 from righttime.pipeline.compaction import files_to_sum, summed
 from righttime.pipeline.manifests import StateFile
@@ -240,3 +242,29 @@ def test_large_files_are_left_until_the_small_ones_have_grown() -> None:
     assert files_to_sum([base, *small, StateFile("more", 400_000)], rows_max=10**9) == [*small, StateFile("more", 400_000), base]
     assert files_to_sum([base, *small], rows_max=50_000) == small[:5]
     assert files_to_sum([base], rows_max=10**9) == []
+
+
+def _rewrite(folder: Path, number: int) -> None:
+    """Give all manifests another format; 1 is what the first version wrote."""
+    for path in folder.glob("*-*.json"):
+        manifest = json.loads(path.read_bytes())["manifest"] | {"format": number}
+        if number == 1:
+            manifest["parts"] = [[step, part, [file[:2] for file in files]] for step, part, files in manifest["parts"]]
+        crc = zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
+        path.write_text(json.dumps({"crc": crc, "manifest": manifest}), encoding="utf-8")
+
+
+def test_state_of_the_first_version_is_read(store: StateStore, tmp_path: Path) -> None:
+    """It is whole, and no torn drain that nobody was told of: totals without it would be wrong."""
+    expected = content(store)
+    _rewrite(tmp_path / "flow", 1)
+    again = StateStore(tmp_path / "flow", "f1")
+    assert (again.last_job, content(again)) == (6, expected)
+
+
+def test_state_of_a_later_version_is_refused_and_stays(store: StateStore, tmp_path: Path) -> None:
+    """Whoever has the later version can go on with it."""
+    _rewrite(tmp_path / "flow", 99)
+    with pytest.raises(WarehouseNewer, match="99"):
+        StateStore(tmp_path / "flow", "f1")
+    assert len(list((tmp_path / "flow").glob("drain-*.json"))) == 3

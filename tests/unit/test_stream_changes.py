@@ -38,7 +38,7 @@ DDL = "id INT, qty INT, name STRING"
 @pytest.fixture
 def streams(tmp_path: Path) -> Iterator[Streams]:
     numbers = count(10, 10)
-    opened = Streams(tmp_path / "streams", settings=load_settings(), issue=lambda names, given: next(numbers) if given is None else given)
+    opened = Streams(tmp_path / "streams", settings=load_settings(), issue=lambda names, given: next(numbers) if given is None else given, now_us=lambda: 2**60)
     yield opened
     opened.close()
 
@@ -176,7 +176,7 @@ def test_a_bad_change_becomes_a_dead_letter_and_the_rest_is_taken(tmp_path: Path
     count_of_rows = changes.num_rows if isinstance(changes, pa.Table) else len(changes)
     assert appended.rows == (0 if kind is ImageDiffers else count_of_rows - 1)
     streams.close()
-    again = Streams(tmp_path / "streams", settings=load_settings(), issue=lambda names, given: 1000)
+    again = Streams(tmp_path / "streams", settings=load_settings(), issue=lambda names, given: 1000, now_us=lambda: 2**60)
     assert again.dead_letters("line").equals(letters)
     again.close()
 
@@ -274,7 +274,7 @@ def test_values_of_every_type_come_back_from_a_letter(streams: Streams) -> None:
 
 def test_more_dead_letters_than_the_bound_refuse_the_append(tmp_path: Path) -> None:
     """A source that changed its columns is not poured into dead letters row by row."""
-    streams = Streams(tmp_path, settings=load_settings(stream_dead_letters_max=3), issue=lambda names, given: 10)
+    streams = Streams(tmp_path, settings=load_settings(stream_dead_letters_max=3), issue=lambda names, given: 10, now_us=lambda: 2**60)
     line = stream(streams, on_bad="dead_letter")
     with pytest.raises(DeadLettersFull):
         line.insert(pa.table({"id": list(range(1000)), "colour": ["red"] * 1000}))

@@ -15,7 +15,7 @@ def test_a_look_sees_what_was_appended(tmp_path: Path, segment_rows: int) -> Non
     """Rows, times and declarations, from segments and log together; the owner may have the streams open, and nothing is written."""
     times = count(1000, 10)
     settings = load_settings(stream_segment_rows=segment_rows, stream_log_bytes=2000)
-    streams = Streams(tmp_path, settings=settings, issue=lambda names, given: next(times) if given is None else given)
+    streams = Streams(tmp_path, settings=settings, issue=lambda names, given: next(times) if given is None else given, now_us=lambda: 2**60)
     streams.create("s", "id INT", keys=["id"])
     streams.create("late", "id INT", times="source")
     streams.create("empty", "id INT")

@@ -25,7 +25,12 @@ Issue = Callable[[Sequence[str], int | None], int]
 
 def opened(folder: Path, *, issue: Issue | None = None, first_us: int = 10, **settings: Any) -> Streams:
     numbers = count(first_us, 10)
-    return Streams(folder / "streams", settings=load_settings(**settings), issue=issue or (lambda names, given: next(numbers) if given is None else given))
+    return Streams(
+        folder / "streams",
+        settings=load_settings(**settings),
+        issue=issue or (lambda names, given: next(numbers) if given is None else given),
+        now_us=lambda: 2**60,
+    )
 
 
 def ids(streams: Streams, name: str = "line") -> list[int]:

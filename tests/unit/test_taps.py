@@ -21,7 +21,7 @@ from righttime.flows.runner import FlowRunner
 from righttime.flows.running import RunningFlow
 from righttime.flows.schedule import Triggers
 from righttime.testing import ManualClock
-from tests.support.plain_flow import run_plain
+from tests.support.plain_flow import run_plain, until
 
 COLUMNS = "k INT NOT NULL, v INT"
 OLD = "1 day"
@@ -63,15 +63,6 @@ class Stage:
             engine.catalyst.flush(link, [flush])
 
         return link, deliver
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        pause = threading.Event()
-        for _ in range(2000):
-            with self.wh._writer("test").catalyst.lock:
-                if condition():
-                    return
-            pause.wait(0.01)
-        raise AssertionError("it did not happen in 20 s")
 
     def close(self) -> None:
         if self.runner is not None:
@@ -124,7 +115,7 @@ def test_commits_to_a_table_are_seen_by_the_schedule_of_a_flow_over_it(stage: St
     for k in range(commits):
         stage.insert(k, k)
     stage.clock.advance(120)
-    stage.until(lambda: sum(job.rows_in for job in runner.reports()) == commits)
+    until(stage.wh, lambda: sum(job.rows_in for job in runner.reports()) == commits)
     assert stage.rows("copy", freshness=OLD) == {k: k for k in range(commits)}
     stage.clock.advance(120)
     stage.insert(10, 10)
@@ -175,7 +166,7 @@ def test_a_producer_that_does_not_answer_leaves_the_job_waiting(stage: Stage) ->
     stage.clock.advance(1)
     with pytest.raises(FreshnessUnavailable, match="told of everything up to"):
         stage.rows("copy", wait="0s")
-    stage.until(lambda: len(runner.queue()) == 1)
+    until(stage.wh, lambda: len(runner.queue()) == 1)
     assert stage.rows("copy", wait="0s", on_late="answer") == {1: 10}
     engine = stage.wh._writer("test")
     engine.mover.materialize(["orders"])

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from righttime.errors import WarehouseDamaged
 from righttime.warehouse.durable import replace
@@ -114,7 +115,11 @@ def _from(entry: FlowEntry, job: int) -> list[Generation]:
 def _read(path: Path) -> FlowEntry:
     try:
         about = json.loads(path.read_bytes())
-        generations = tuple(Generation(**each | {"streams": tuple(each["streams"]), "targets": tuple(each["targets"])}) for each in about["generations"])
-        return FlowEntry(about["name"], generations)
+        return FlowEntry(about["name"], tuple(_generation(about | each) for each in about["generations"]))
     except (ValueError, KeyError, TypeError) as error:
         raise WarehouseDamaged(path=str(path), reason=f"the entry of a flow cannot be read: {error}") from error
+
+
+def _generation(about: dict[str, Any]) -> Generation:
+    """Read a generation; those of the first version had the streams and targets of their flow."""
+    return Generation(about["number"], about["first_job"], about["fingerprint"], tuple(about["streams"]), tuple(about["targets"]))

@@ -28,7 +28,7 @@ class TargetContent:
     def __init__(self, table: TableSchema, images: Images, settings: Settings, *, anew: bool = False) -> None:
         self._table = table
         self._images = images
-        self._memory_max, self._files_max = settings.bypass_bytes, settings.spill_bytes_max
+        self._settings = settings
         self._encoder = RowEncoder(table)
         self._ended = OperationHolder(table)
         self._begun: list[Rows] = []
@@ -51,12 +51,15 @@ class TargetContent:
         chunks = self._encoder.encode_arrow(rows)
         self._rows += rows.num_rows
         size = sum(chunk.nbytes for chunk in chunks)
-        if self.memory_bytes + size <= self._memory_max:
+        settings = self._settings
+        in_files = self.memory_bytes + size > settings.bypass_bytes and self.file_bytes + size <= settings.spill_bytes_max
+        if not in_files:
             self.memory_bytes += size
+            if self.memory_bytes > settings.memory_bytes_max:
+                used, bound = self.memory_bytes + self.file_bytes, settings.memory_bytes_max + settings.spill_bytes_max
+                raise CatalystFull(table=self._table.name, used=used, bound=bound, setting="memory_bytes_max + spill_bytes_max", waited_s=0.0)
             self._begun += chunks
             return
-        if self.file_bytes + size > self._files_max:
-            raise CatalystFull(table=self._table.name, used=self.file_bytes + size, bound=self._files_max, setting="spill_bytes_max", waited_s=0.0)
         segment = self._images.image_of(self._table, chunks, in_memory=False)
         self.file_bytes += segment.nbytes
         self._begun.append(segment)

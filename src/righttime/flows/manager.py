@@ -138,7 +138,7 @@ class Flows:
         generation = entry.generation(history.last.number)
         if generation.fingerprint != analysed.fingerprint:
             raise FlowChanged(flow=flow.name)
-        if generation.first_job > history.next_number:
+        if generation.first_job > history.last.number > 0:
             raise StatesAhead(flow=flow.name, known=generation.first_job, job=history.last.number)
         self.catalogue.go_on(entry, generation, durable_job=durable_job)
         return generation

@@ -14,12 +14,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from righttime.errors import WarehouseDamaged
+from righttime.errors import WarehouseDamaged, WarehouseNewer
 from righttime.pipeline.spans import Span, Spans
 from righttime.warehouse.durable import put_if_absent, remove_quietly, replace, sync_folder
 
 PartName = tuple[str, str]  # step, part
-FORMAT = 2
+FORMAT = 2  # 1 had no spans
 
 
 @dataclass(frozen=True)
@@ -105,17 +105,19 @@ def _encode_file(file: StateFile) -> list[Any]:
     return [file.name, file.rows, file.takes_back, {name: asdict(span) for name, span in file.spans.items()}]
 
 
-def _decode_file(name: str, rows: int, takes_back: bool, spans: Mapping[str, Mapping[str, Any]]) -> StateFile:
-    return StateFile(name, rows, takes_back, {column: Span(**span) for column, span in spans.items()})
+def _decode_file(name: str, rows: int, takes_back: bool = True, spans: Mapping[str, Mapping[str, Any]] | None = None) -> StateFile:
+    return StateFile(name, rows, takes_back, {column: Span(**span) for column, span in (spans or {}).items()})
 
 
 def _decode(path: Path) -> Manifest | None:
     try:
         whole = json.loads(path.read_bytes())
         content = whole["manifest"]
-        if whole["crc"] != zlib.crc32(json.dumps(content, sort_keys=True).encode()) or content["format"] != FORMAT:
+        if whole["crc"] != zlib.crc32(json.dumps(content, sort_keys=True).encode()):
             return None
     except (ValueError, KeyError, TypeError):
         return None
+    if content["format"] > FORMAT:
+        raise WarehouseNewer(path=path, found=content["format"], known=FORMAT)
     parts = {(step, part): tuple(_decode_file(*file) for file in files) for step, part, files in content["parts"]}
     return Manifest(content["first_job"], content["last_job"], parts, content["summed"])

@@ -34,6 +34,7 @@ log = get_log("queues")
 Issue = Callable[[Sequence[str], int | None], int]
 OnChange = Callable[[Sequence[str], int, int], None]
 _CATALOGUE = "stream.json"
+_AHEAD_US = 24 * 3600 * 1_000_000  # a time zone that was forgotten is less; nothing earlier could be committed to the stream any more
 
 
 class Streams:
@@ -43,11 +44,12 @@ class Streams:
     that may have been issued waits until that commit is visible. So whoever holds a lock that `issue` takes must not read streams.
     """
 
-    def __init__(self, folder: Path, *, settings: Settings, issue: Issue) -> None:
+    def __init__(self, folder: Path, *, settings: Settings, issue: Issue, now_us: Callable[[], int]) -> None:
         self.on_change: list[OnChange] = []
         self._folder = folder
         self._settings = settings
         self._issue = issue
+        self._now_us = now_us
         self._streams: dict[str, OpenStream] = {}
         self._underway: dict[str, int] = {}  # stream to the least time that an append under way may have
         self._closed = False
@@ -161,6 +163,8 @@ class Streams:
             raise StreamTime(stream=schema.name, reason="its commit times come from the source, and none was given")
         if schema.times == "warehouse" and time_us is not None:
             raise StreamTime(stream=schema.name, reason="the warehouse issues its commit times, and one was given")
+        if time_us is not None and time_us > self._now_us() + _AHEAD_US:
+            raise StreamTime(stream=schema.name, reason=f"the time {time_us} is more than a day ahead; it is given in microseconds since 1970")
 
     def _write(self, works: list[Work], transaction: str | None, time_us: int | None) -> Appended:
         changed = [work for work in works if len(work.plan.ops)]
@@ -206,6 +210,7 @@ class Streams:
             stream = self._stream(name)
             if stream.schema.times != "source":
                 raise StreamTime(stream=stream.schema.name, reason="the warehouse issues its commit times, so it needs no heartbeat")
+            self._check_time(stream.schema, time_us)
             if stream.watermark_us is not None and time_us <= stream.watermark_us:
                 return
             self._feed.beat([stream], time_us)
