@@ -10,7 +10,19 @@ import pytest
 from righttime.cli import run
 from righttime.cli.console import error_line, moment, seconds, share, size
 from righttime.cli.sql import cell_text, json_value, unique_names
-from righttime.errors import AccessDenied, CatalystFull, FreshnessUnavailable, FreshnessUnknown, RightTimeError, SessionLost, SqlRefused, WarehouseLocked
+from righttime.errors import (
+    AccessDenied,
+    BadDeclaration,
+    CatalystFull,
+    FlowChanged,
+    FreshnessUnavailable,
+    FreshnessUnknown,
+    RightTimeError,
+    SessionLost,
+    SqlRefused,
+    StatesAhead,
+    WarehouseLocked,
+)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +87,21 @@ def test_the_way_out_is_one_of_the_command_line(kind: type[RightTimeError]) -> N
     line = error_line(kind(**facts, waited_s=1.0, stale_s=2.0, why="slow", action="read", reason="none")).plain
     assert re.search(r"\w=|\w\(\)|Warehouse\.", line) is None
     assert re.search(r"--\w|RIGHTTIME_TOKEN|righttime |sql, status", line)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FlowChanged(flow="sales"),
+        StatesAhead(flow="sales", known=5, job=4),
+        BadDeclaration(flow="sales", origin="f.py:3", reason="table 'a' has rows already; run the flow with refresh=True to replace them"),
+    ],
+    ids=lambda error: error.code,
+)
+def test_a_flow_that_has_to_be_built_anew_is_so_by_an_option(error: RightTimeError) -> None:
+    """The advice can be typed as it stands; Python's argument is not mentioned."""
+    line = error_line(error).plain
+    assert "`righttime run --refresh sales`" in line and "refresh=" not in line, line
 
 
 def test_help_names_the_variable_of_the_token(capsys: pytest.CaptureFixture[str]) -> None:

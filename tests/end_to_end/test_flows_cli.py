@@ -191,7 +191,9 @@ def test_a_flow_that_is_declared_differently_is_built_anew_on_request(terminal: 
     assert terminal("run", "-p", shop).code == 0
     change(shop, 'amount="qty * price"', 'amount="2 * qty * price"')
 
-    assert "righttime run --refresh sales would build its targets anew" in terminal("dry-run", "-p", shop).out
+    checked = terminal("dry-run", "-p", shop).out
+    assert "righttime run --refresh sales would build its targets anew" in checked
+    assert checked.endswith("Next: righttime run --refresh sales\n"), "what it advises must work"
     refused = terminal("run", "-p", shop)
     assert (refused.code, refused.err.startswith("error [flow.changed]")) == (1, True), refused.err
     assert terminal("run", "-p", shop, "--refresh", "sales").code == 0
