@@ -67,6 +67,14 @@ def plain_table(*columns: str, title: str | None = None, right: tuple[str, ...] 
     return table
 
 
+def folded(table: Table) -> Table:
+    """Let the text of a table run over several lines where there is no room for it; numbers stay whole."""
+    for column in table.columns:
+        if column.justify == "left":
+            column.no_wrap, column.overflow = False, "fold"
+    return table
+
+
 def plain(text: object) -> str:
     """Return text that shows exactly as it is."""
     return escape(str(text))
