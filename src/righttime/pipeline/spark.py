@@ -30,6 +30,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from righttime.errors import BadSetting, NullNotAllowed, SqlFailed, UnknownColumn, WrongType
+from righttime.errors.spark_words import in_short
 from righttime.pipeline.hidden import Hidden, hidden_files, is_shown
 from righttime.pipeline.java import find_java
 from righttime.settings import Settings
@@ -297,7 +298,7 @@ def _cast_columns(df: DataFrame, columns: pa.Schema) -> list[str]:
 def _refusal(error: PySparkException, *, table: str, cast: list[str]) -> Exception:
     """Say in our own terms why Spark did not write the rows; `cast` names the columns whose values had to be converted."""
     text = str(error)
-    reason = text.split("\n", 1)[0]
+    reason = in_short(text.split("\n", 1)[0])
     null = _NULL_COLUMN.search(text)
     if null is not None:
         return NullNotAllowed(table=table, column=null.group(1), why="NOT NULL")
