@@ -3,14 +3,31 @@
 import re
 from datetime import date, datetime
 from decimal import Decimal
+from io import StringIO
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from righttime.cli import run
-from righttime.cli.console import error_line, moment, seconds, share, size
+from righttime.cli.console import PIPE_WIDTH, error_line, moment, seconds, share, size
 from righttime.cli.sql import cell_text, json_value, unique_names
-from righttime.errors import AccessDenied, CatalystFull, FreshnessUnavailable, FreshnessUnknown, RightTimeError, SessionLost, SqlRefused, WarehouseLocked
+from righttime.cli.status import show
+from righttime.errors import (
+    AccessDenied,
+    BadDeclaration,
+    CatalystFull,
+    FlowChanged,
+    FreshnessUnavailable,
+    FreshnessUnknown,
+    RightTimeError,
+    SessionLost,
+    SqlRefused,
+    StatesAhead,
+    WarehouseLocked,
+)
+from righttime.flows.jobs import FlowStatus, JobReport
+from righttime.status import ProducerStatus, Status, TableStatus
 
 
 @pytest.mark.parametrize(
@@ -75,6 +92,77 @@ def test_the_way_out_is_one_of_the_command_line(kind: type[RightTimeError]) -> N
     line = error_line(kind(**facts, waited_s=1.0, stale_s=2.0, why="slow", action="read", reason="none")).plain
     assert re.search(r"\w=|\w\(\)|Warehouse\.", line) is None
     assert re.search(r"--\w|RIGHTTIME_TOKEN|righttime |sql, status", line)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FlowChanged(flow="sales"),
+        StatesAhead(flow="sales", known=5, job=4),
+        BadDeclaration(flow="sales", origin="f.py:3", reason="table 'a' has rows already; run the flow with refresh=True to replace them"),
+    ],
+    ids=lambda error: error.code,
+)
+def test_a_flow_that_has_to_be_built_anew_is_so_by_an_option(error: RightTimeError) -> None:
+    """The advice can be typed as it stands; Python's argument is not mentioned."""
+    line = error_line(error).plain
+    assert "`righttime run --refresh sales`" in line and "refresh=" not in line, line
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_a_status_fits_into_a_terminal(width: int) -> None:
+    """Nothing is cut off: flows are stacked, the times of jobs have a table of their own, long names run over several lines."""
+    lines = [line.rstrip() for line in shown_status(width).splitlines()]
+
+    assert max(map(len, lines)) <= width
+    together = re.sub(r"\s+", " ", "\n".join(lines))
+    assert "…" not in together
+    for fact in (
+        "store_sales_by_class 12,345 1,234,567",
+        "sales runs",
+        "returns step 02_derive failed: there is no row",
+        "into item_dim, store_sales_by_class",
+    ):
+        assert fact in together
+    for fact in ("changes waiting 12,345", "up to 2026-09-21 14:13:20.123", "7 background", "250 ms 12.30 s 40 ms 12.60 s"):
+        assert fact in together
+
+
+def test_a_status_in_a_pipe_has_one_line_for_each_flow_and_job() -> None:
+    """Programs that read lines find all of a flow in one."""
+    shown = shown_status(PIPE_WIDTH)
+    assert re.search(r"^sales +runs +item_dim, store_sales_by_class +2 +12,345 +3.50 s +2026-09-21 14:13:20.123", shown, re.MULTILINE)
+    assert re.search(r"^ +7 +background .* 12,345 +6,789 +3 +12 ms +250 ms +12.30 s +40 ms +12.60 s +░", shown, re.MULTILINE)
+
+
+def shown_status(width: int) -> str:
+    """Return what a terminal of this width shows of two flows, of which one has stopped."""
+    at_us, took = 1_790_000_000_123_456, {"prepare_s": 0.012, "wait_s": 0.25, "compute_s": 12.3, "publish_s": 0.04}
+    jobs = [JobReport(number, "background", at_us, 12_345, 6_789, 3, took) for number in range(3, 8)]
+    trouble = "step 02_derive failed: there is no row for something that takes many words to tell"
+    flows = (
+        FlowStatus("sales", True, "", ("line",), ("item_dim", "store_sales_by_class"), 2, 12_345, at_us, 3.5, jobs),
+        FlowStatus("returns", False, trouble, ("line",), ("returned",), 0, 0, at_us, 0.0, ()),
+    )
+    found = Status(
+        path="/srv/shop/warehouse",
+        state=7,
+        state_durable=7,
+        tables=(TableStatus("store_sales_by_class", 12, 1_234_567, 12_345, 10_000_000, 5_000_000, 12.5),),
+        producers=(ProducerStatus("till", "OnDemand", 100, 12, 4.0),),
+        rows_unsafe=0,
+        log_bytes=1000,
+        log_bytes_max=10**9,
+        memory_bytes_max=10**8,
+        spill_bytes_max=10**9,
+        queries=0,
+        commits_lost=0,
+        flows=flows,
+    )
+    screen = Console(width=width, file=StringIO(), highlight=False)
+    show(screen, found, [])
+    assert isinstance(screen.file, StringIO)
+    return screen.file.getvalue()
 
 
 def test_help_names_the_variable_of_the_token(capsys: pytest.CaptureFixture[str]) -> None:

@@ -191,7 +191,9 @@ def test_a_flow_that_is_declared_differently_is_built_anew_on_request(terminal: 
     assert terminal("run", "-p", shop).code == 0
     change(shop, 'amount="qty * price"', 'amount="2 * qty * price"')
 
-    assert "righttime run --refresh sales would build its targets anew" in terminal("dry-run", "-p", shop).out
+    checked = terminal("dry-run", "-p", shop).out
+    assert "righttime run --refresh sales would build its targets anew" in checked
+    assert checked.endswith("Next: righttime run --refresh sales\n"), "what it advises must work"
     refused = terminal("run", "-p", shop)
     assert (refused.code, refused.err.startswith("error [flow.changed]")) == (1, True), refused.err
     assert terminal("run", "-p", shop, "--refresh", "sales").code == 0
@@ -243,9 +245,10 @@ def test_wrong_usage_is_told_apart(terminal: Terminal, shop: Path, tmp_path: Pat
 
 @pytest.fixture
 def kept(shop: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`righttime run --keep --listen` as a process of its own, and the address it serves."""
+    """`righttime run --keep --listen` as a process of its own, which writes to `errors.txt`, and the address it serves."""
     command = [sys.executable, "-m", "righttime.cli", "run", "--keep", "--listen", "127.0.0.1:0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=ENVIRONMENT, cwd=shop)
+    with (shop / "errors.txt").open("w") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=ENVIRONMENT, cwd=shop)
     try:
         assert process.stdout is not None
         lines = iter(process.stdout.readline, "")
@@ -277,3 +280,24 @@ def test_flows_that_are_kept_serve_others(terminal: Terminal, shop: Path, kept: 
     assert process.wait(timeout=60) == 0
     assert time.monotonic() - begun_s < 30
     assert json.loads(ended.out)[0] == totals(shop)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_all_processes_of_the_command_is_one_to_the_command(shop: Path, kept: tuple[subprocess.Popen[str], str], number: signal.Signals) -> None:
+    """A shell signals the whole process group, systemd all processes of a service: Spark's are still there when the flows stop, so it ends with 0."""
+    process, _ = kept
+
+    for pid in [*reversed(descendants(process.pid)), process.pid]:
+        os.kill(pid, number)
+
+    assert process.wait(timeout=60) == 0, (shop / "errors.txt").read_text()
+    assert "error [" not in (shop / "errors.txt").read_text()
+    with rt.open(shop / "warehouse", read_only=True) as wh:
+        assert (wh.losses(), [flow.rows_waiting for flow in wh.status().flows]) == ([], [0])
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that a process has started, and those that they have, parents first."""
+    mine = [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
+    return [each for child in mine for each in (child, *descendants(child))]

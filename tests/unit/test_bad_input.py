@@ -28,14 +28,14 @@ def wh(tmp_path: Path) -> Iterator[rt.Warehouse]:
         ({"sku": 1, "qty": 1, "colour": "red"}, "column.unknown", "colour"),
         ((1, 2), "value.type", "2 values"),
         ("text", "value.type", "a row"),
-        (("x", 1, None, None), "value.type", "sku"),
+        (("x", 1, None, None), "value.type", "does not fit INT."),
         ((2**40, 1, None, None), "value.type", "sku"),
         ((1.5, 1, None, None), "value.type", "sku"),
         ((None, 1, None, None), "value.null", "part of the key"),
         ((1, None, None, None), "value.null", "NOT NULL"),
         ((1, 1, "longer than five", None), "value.type", "note"),
-        ((1, 1, "\ud800", None), "value.type", "note"),
-        ((1, 1, None, 12345678), "value.type", "price"),
+        ((1, 1, "\ud800", None), "value.type", "fit VARCHAR(5)."),
+        ((1, 1, None, 12345678), "value.type", "fit DECIMAL(5,2)."),
     ],
 )
 def test_a_row_that_does_not_fit_is_refused_and_leaves_nothing_behind(wh: rt.Warehouse, row: Any, code: str, named: str) -> None:

@@ -344,7 +344,7 @@ def test_a_tables_own_changes_are_a_stream(tmp_path: Path) -> None:
                 assert sorted(wh.read("copy", wait="20s").rows()) == sorted(wh.read("orders").rows()), turn
         finally:
             runner.stop()
-        with pytest.raises(BadStream):
+        with pytest.raises(BadStream, match="or changed like this: it has the changes of table 'orders'; change the table"):
             wh.stream("orders").insert([{"k": 99, "v": 1}])
 
 

@@ -144,12 +144,16 @@ def format_columns(columns: pa.Schema) -> str:
     return ", ".join(_field_text(field, between=" ") for field in columns)
 
 
-def _field_text(field: pa.Field, *, between: str) -> str:
+def format_type(field: pa.Field) -> str:
+    """Write the type of a column as Spark SQL does."""
     metadata = field.metadata or {}
-    type_text = metadata[BOUNDED_TEXT].decode().upper() if BOUNDED_TEXT in metadata else _type_text(field.type)
-    comment = metadata.get(b"comment")
+    return metadata[BOUNDED_TEXT].decode().upper() if BOUNDED_TEXT in metadata else _type_text(field.type)
+
+
+def _field_text(field: pa.Field, *, between: str) -> str:
+    comment = (field.metadata or {}).get(b"comment")
     not_null = "" if field.nullable else " NOT NULL"
-    return f"`{field.name}`{between}{type_text}{not_null}" + (f" COMMENT {_quoted(comment.decode())}" if comment is not None else "")
+    return f"`{field.name}`{between}{format_type(field)}{not_null}" + (f" COMMENT {_quoted(comment.decode())}" if comment is not None else "")
 
 
 def _quoted(text: str) -> str:

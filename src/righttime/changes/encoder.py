@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from righttime.changes.ddl import format_type
 from righttime.changes.fits import castable, fits, inner_nulls, plain_classes
 from righttime.changes.rows import Chunk, Row
 from righttime.changes.schema import TableSchema
@@ -107,9 +108,9 @@ class RowEncoder:
             try:
                 column = given.cast(field.type, safe=True) if castable(given.type, field.type) else None
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise WrongType(table=self.table.name, column=field.name, value=f"a column of {given.type} ({error})", expected=str(field.type)) from error
+                raise WrongType(table=self.table.name, column=field.name, value=f"a column of {given.type} ({error})", expected=format_type(field)) from error
             if column is None or (field.type == pa.float32() and _infinities(column) != _infinities(given)):
-                raise WrongType(table=self.table.name, column=field.name, value=f"a column of {given.type}", expected=f"{field.type} without loss")
+                raise WrongType(table=self.table.name, column=field.name, value=f"a column of {given.type}", expected=f"{format_type(field)} without loss")
         self._refuse_nulls(field, column.null_count)
         self._refuse_texts(field, column)
         if any(inner_nulls(chunk) for chunk in column.chunks):
@@ -152,15 +153,15 @@ class RowEncoder:
             return
         for number, value in enumerate(values):
             if not fits(field.type, value):
-                raise WrongType(table=self.table.name, column=field.name, value=f"{_shown(value)} in row {number}", expected=str(field.type))
+                raise WrongType(table=self.table.name, column=field.name, value=f"{_shown(value)} in row {number}", expected=format_type(field))
 
     def _blamed(self, field: pa.Field, values: Sequence[Any], error: Exception) -> WrongType:
         for number, value in enumerate(values):
             try:
                 pa.array([value], field.type)
             except (pa.ArrowException, OverflowError, TypeError, ValueError, UnicodeError):
-                return WrongType(table=self.table.name, column=field.name, value=f"{_shown(value)} in row {number}", expected=str(field.type))
-        return WrongType(table=self.table.name, column=field.name, value=str(error), expected=str(field.type))
+                return WrongType(table=self.table.name, column=field.name, value=f"{_shown(value)} in row {number}", expected=format_type(field))
+        return WrongType(table=self.table.name, column=field.name, value=str(error), expected=format_type(field))
 
     def _refuse_texts(self, field: pa.Field, texts: pa.Array | pa.ChunkedArray) -> None:
         """Refuse text that is longer than declared, and the empty partition value, which every Delta reader takes for null."""

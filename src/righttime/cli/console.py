@@ -28,6 +28,7 @@ _ADVICE = (
     ("open it here with read_only=True", "use a command that only reads: sql, status or receipt"),
     ("Materialize (commit(materialize=True) or Warehouse.materialize)", "Materialize (`righttime materialize`)"),
     ("Warehouse.losses() names what is lost", "`righttime status` names what is lost"),
+    ("with refresh=True", "with `righttime run --refresh {flow}`"),
 )
 
 
@@ -49,13 +50,13 @@ def _width(terminal: bool) -> int | None:
 def error_line(error: BaseException, *, debug: bool = False) -> Text:
     """Return an error as one line: its code, what happened, the way out."""
     if isinstance(error, RightTimeError):
-        return Text.assemble((f"error [{error.code}] ", "bold red"), _with_options(" ".join(str(error).split())))
+        return Text.assemble((f"error [{error.code}] ", "bold red"), _with_options(" ".join(str(error).split()), flow=error.context.get("flow", "NAME")))
     more = "" if debug else " This is a bug in righttime; `righttime --debug …` shows where."
     return Text.assemble(("error [bug] ", "bold red"), " ".join(f"{type(error).__name__}: {error}.".split()), more)
 
 
-def _with_options(message: str) -> str:
-    return reduce(lambda text, advice: text.replace(*advice), _ADVICE, message)
+def _with_options(message: str, *, flow: object) -> str:
+    return reduce(lambda text, advice: text.replace(advice[0], advice[1].replace("{flow}", str(flow))), _ADVICE, message)
 
 
 def plain_table(*columns: str, title: str | None = None, right: tuple[str, ...] = (), gap: int = 2) -> Table:
@@ -63,6 +64,14 @@ def plain_table(*columns: str, title: str | None = None, right: tuple[str, ...] 
     table = Table(title=title, title_justify="left", title_style="bold", header_style="dim", box=None, pad_edge=False, padding=(0, gap, 0, 0))
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", no_wrap=True, overflow="ellipsis")
+    return table
+
+
+def folded(table: Table) -> Table:
+    """Let the text of a table run over several lines where there is no room for it; numbers stay whole."""
+    for column in table.columns:
+        if column.justify == "left":
+            column.no_wrap, column.overflow = False, "fold"
     return table
 
 

@@ -50,14 +50,18 @@ def dry_run(project: ProjectPath = Path(), flow: FlowNames = None) -> None:
         chosen = loaded.chosen(flow or [])
         known = look(loaded)
         child = SparkOwner(load_settings()).child() if chosen else None
+        anew = []
         for each in chosen:
             try:
                 assert child is not None
-                _show(each, _analysed(each, loaded, known, child), known)
+                analysed = _analysed(each, loaded, known, child)
+                _show(each, analysed, known)
+                anew += [each.name] if _is_changed(each, analysed, known) else []
             except RightTimeError as error:
                 problems.append(error)
         refuse(problems)
-        out().print(f"{len(chosen)} flow{'' if len(chosen) == 1 else 's'} checked; nothing was moved. Next: righttime run")
+        command = " ".join(["righttime run", *(f"--refresh {name}" for name in anew)])
+        out().print(f"{len(chosen)} flow{'' if len(chosen) == 1 else 's'} checked; nothing was moved. Next: {command}", soft_wrap=True)
 
 
 def refuse(problems: Sequence[RightTimeError]) -> None:
@@ -121,11 +125,16 @@ def _zones(flow: Flow) -> str:
     return text[:1].upper() + text[1:]
 
 
+def _is_changed(flow: Flow, analysed: Analysed, known: Known) -> bool:
+    """Return whether a flow has run with another declaration, so that its targets must be built anew."""
+    return flow.name in known.flows and known.fingerprints.get(flow.name) != analysed.fingerprint
+
+
 def _load(flow: Flow, analysed: Analysed, known: Known) -> str:
     """Say what a run would take from each stream."""
     before = known.flows.get(flow.name)
     after_us = 0 if before is None else before.horizon_us
-    again = before is not None and known.fingerprints.get(flow.name) != analysed.fingerprint
+    again = _is_changed(flow, analysed, known)
     rows = {name: known.streams[name].rows_after(0 if again else after_us) if name in known.streams else 0 for name in flow.streams}
     what = ", ".join(f"{name} {count:,}{'' if name in known.streams else ' (will be made)'}" for name, count in rows.items())
     changes = f"{sum(rows.values()):,} changes"

@@ -15,31 +15,55 @@ from righttime.flows.jobs import FlowStatus, JobReport
 STEPS = ("prepare", "wait", "compute", "publish")
 JOBS_SHOWN = 5
 _MARKS = "░·█▓"  # one for each step
-_BAR = 24
+_BAR, _BAR_NARROW = 24, 16
 
 
-def flows_of(flows: Sequence[FlowStatus], *, elsewhere: bool = False) -> Table:
+def flows_of(flows: Sequence[FlowStatus], *, elsewhere: bool = False, narrow: bool = False) -> Table:
     """Return the flows: whether they run, what waits, how far they are. Of flows `elsewhere` only files are known."""
-    shown = plain_table("flow", "", "into", "jobs waiting", "changes waiting", "lag", "up to", title="Flows", right=("jobs waiting", "changes waiting", "lag"))
+    names = ("flow", "", "into", "jobs waiting", "changes waiting", "lag", "up to")
+    rows = [_flow(flow, elsewhere=elsewhere) for flow in flows]
+    if narrow:
+        return _stacked(names, rows)
+    shown = plain_table(*names, title="Flows", right=("jobs waiting", "changes waiting", "lag"))
     shown.columns[1].no_wrap, shown.columns[1].overflow = False, "fold"
-    for flow in flows:
-        lag = seconds(flow.lag_s) if flow.rows_waiting else "-"
-        how = "with its process" if elsewhere else "runs" if flow.running else plain(flow.trouble) or "does not run"
-        jobs = "-" if elsewhere or not flow.running else f"{flow.jobs_waiting:,}"
-        shown.add_row(plain(flow.name), how, plain(", ".join(flow.targets)), jobs, f"{flow.rows_waiting:,}", lag, moment(flow.horizon_us)[:23])
+    for row in rows:
+        shown.add_row(*row)
     return shown
 
 
-def jobs_of(flow: FlowStatus, *, last: int = JOBS_SHOWN) -> Table:
-    """Return the last jobs of a flow, newest last, with the time that each step took."""
+def _flow(flow: FlowStatus, *, elsewhere: bool) -> tuple[str, ...]:
+    lag = seconds(flow.lag_s) if flow.rows_waiting else "-"
+    how = "with its process" if elsewhere else "runs" if flow.running else plain(flow.trouble) or "does not run"
+    jobs = "-" if elsewhere or not flow.running else f"{flow.jobs_waiting:,}"
+    return plain(flow.name), how, plain(", ".join(flow.targets)), jobs, f"{flow.rows_waiting:,}", lag, moment(flow.horizon_us)[:23]
+
+
+def _stacked(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Return the flows one below the other, a line for each value."""
+    shown = plain_table("flow", "", title="Flows")
+    shown.show_header = False
+    for name, how, *values in rows:
+        shown.add_row(f"[bold]{name}[/]", how)
+        for label, value in zip(names[2:], values, strict=True):
+            shown.add_row(f"  [dim]{label}[/]", value)
+    return shown
+
+
+def jobs_of(flow: FlowStatus, *, last: int = JOBS_SHOWN, narrow: bool = False) -> list[Table]:
+    """Return the last jobs of a flow, newest last, with the time that each step took; where it is `narrow`, in a table of its own."""
     title = f"Last jobs of {plain(flow.name)}: " + ", ".join(f"{mark} {step}" for mark, step in zip(_MARKS, STEPS, strict=True))
-    numbers = ("job", "changes", "rows", "in one drain", *STEPS, "together")
-    shown = plain_table("job", "for", "up to", *numbers[1:], "", title=title, right=numbers)
+    facts, times = ("for", "up to", "changes", "rows", "in one drain"), (*STEPS, "together", "")
+    right = ("job", "changes", "rows", "in one drain", *times[:-1])
+    heads = [("job", *facts), ("job", *times)] if narrow else [("job", *facts, *times)]
+    tables = [plain_table(*head, title=None if number else title, right=right) for number, head in enumerate(heads)]
     for job in flow.jobs[-last:]:
         spans = [*(job.seconds.get(f"{step}_s", 0.0) for step in STEPS), sum(job.seconds.values())]
         counts = (f"{count:,}" for count in (job.rows_in, job.rows_out, job.jobs_in_drain))
-        shown.add_row(f"{job.number:,}", job.kind, moment(job.horizon_us)[:23], *counts, *map(seconds, spans), timeline(job))
-    return shown
+        number, about = f"{job.number:,}", (job.kind, moment(job.horizon_us)[:23], *counts)
+        took = (*map(seconds, spans), timeline(job, width=_BAR_NARROW if narrow else _BAR))
+        for table, row in zip(tables, [(number, *about), (number, *took)] if narrow else [(number, *about, *took)], strict=True):
+            table.add_row(*row)
+    return tables
 
 
 def timeline(job: JobReport, *, width: int = _BAR) -> str:

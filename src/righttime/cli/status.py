@@ -10,10 +10,10 @@ from dataclasses import asdict
 from typing import Any
 
 import typer
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
-from righttime.cli.console import moment, out, plain, plain_table, seconds, share, size
+from righttime.cli.console import PIPE_WIDTH, folded, moment, out, plain, plain_table, seconds, share, size
 from righttime.cli.flows import flows_of, jobs_of
 from righttime.cli.options import AsJson, WarehousePath, reader
 from righttime.ledger.sqlite import Loss
@@ -27,14 +27,21 @@ def status(warehouse: WarehousePath = ".", as_json: AsJson = False) -> None:
     if as_json:
         typer.echo(json.dumps(_as_json(found, losses), indent=2))
     else:
-        out().print(Group(*_parts(found, losses)))
+        show(out(), found, losses)
+
+
+def show(console: Console, found: Status, losses: list[Loss]) -> None:
+    """Print a status; where there is less room than in a pipe, long rows are stacked and long names folded."""
+    narrow = console.width < PIPE_WIDTH
+    parts = _parts(found, losses, narrow=narrow)
+    console.print(Group(*(folded(part) if narrow and isinstance(part, Table) else part for part in parts)))
 
 
 def _as_json(found: Status, losses: list[Loss]) -> dict[str, Any]:
     return asdict(found) | {"losses": [asdict(loss) for loss in losses]}
 
 
-def _parts(found: Status, losses: list[Loss]) -> list[RenderableType]:
+def _parts(found: Status, losses: list[Loss], *, narrow: bool) -> list[RenderableType]:
     head = f"[bold]{plain(found.path)}[/]  state {found.state:,}"
     if found.writer is not None:
         head += f", open for writing in process {found.writer}: shown is what it has made durable"
@@ -42,8 +49,9 @@ def _parts(found: Status, losses: list[Loss]) -> list[RenderableType]:
     if found.producers:
         parts += ["", producers_of(found)]
     if found.flows:
-        parts += ["", flows_of(found.flows, elsewhere=found.writer is not None)]
-        parts += [part for flow in found.flows if flow.jobs for part in ("", jobs_of(flow))]
+        parts += ["", flows_of(found.flows, elsewhere=found.writer is not None, narrow=narrow)]
+        for flow in found.flows:
+            parts += ["", *jobs_of(flow, narrow=narrow)] if flow.jobs else []
     if losses:
         parts += ["", _losses(losses)]
     return parts

@@ -6,6 +6,7 @@ Promise: as all errors of righttime; the tree is drawn in the package's docstrin
 """
 
 from righttime.errors.groups import InputError
+from righttime.errors.spark_words import SaysWhy
 
 
 class FlowError(InputError):
@@ -38,7 +39,7 @@ class TypeClash(BadDeclaration):
     code = "flow.type"
 
 
-class BadExpression(BadDeclaration):
+class BadExpression(SaysWhy, BadDeclaration):
     """{origin}: the expression {expression!r} cannot be used: {reason}. Correct it in flow {flow!r}; no row was moved."""
 
     code = "flow.expression"
@@ -76,13 +77,13 @@ class LookupFailed(FlowError):
     code = "flow.lookup"
 
 
-class StepFailed(FlowError):
+class StepFailed(SaysWhy, FlowError):
     """Flow {flow!r}: the step declared at {origin} failed: {reason}. Nothing was published; correct the flow, then refresh it."""
 
     code = "flow.step"
 
 
-class TooManyDeadLetters(FlowError):
+class TooManyDeadLetters(SaysWhy, FlowError):
     """Flow {flow!r}: more than {bound} rows of jobs {jobs} fail (dead_letters_max), the last at {origin}: {reason}.
     Nothing was published; correct the flow or the source, or raise the bound."""
 
@@ -109,7 +110,7 @@ class StreamError(InputError):
 
 
 class BadStream(StreamError):
-    """Stream {stream!r} cannot be declared: {reason}. Correct the declaration."""
+    """Stream {stream!r} cannot be declared or changed like this: {reason}. Correct the call; nothing was changed."""
 
     code = "stream.bad"
 
@@ -127,7 +128,8 @@ class StreamExists(StreamError):
 
 
 class StreamTime(StreamError):
-    """Stream {stream!r}: {reason}. Give time= to streams with times="source", and to no other."""
+    """Stream {stream!r}: {reason}. Give the commit time as time=, an aware datetime or microseconds since 1970, to streams with times="source",
+    and none to others; nothing was changed."""
 
     code = "stream.time"
 

@@ -6,6 +6,7 @@ Promise: as all errors of righttime; the tree is drawn in the package's docstrin
 """
 
 from righttime.errors.groups import ContractError, InputError, ReceiptError
+from righttime.errors.spark_words import SaysWhy
 
 
 class SqlRefused(InputError):
@@ -14,7 +15,7 @@ class SqlRefused(InputError):
     code = "sql.refused"
 
 
-class SqlFailed(InputError):
+class SqlFailed(SaysWhy, InputError):
     """Spark could not run the query over {tables}: {reason}. Correct the query."""
 
     code = "sql.failed"

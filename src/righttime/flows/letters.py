@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from righttime.changes.schema import TableSchema, declare_table
 from righttime.errors.flows import TooManyDeadLetters
+from righttime.errors.spark_words import in_short
 
 STEP = "dead_letters"
 PART = "letters"
@@ -58,6 +59,8 @@ class LetterBook:
 
     def load(self, state: pa.Table) -> None:
         """Begin with what earlier drains left."""
+        said = state.column("reason").to_pylist()
+        state = state.set_column(state.column_names.index("reason"), "reason", pa.array(map(in_short, said), pa.string()))
         for row in state.group_by(["step", "line", "reason", "row"]).aggregate([("_w", "sum"), ("_job", "max")]).to_pylist():
             if row["_w_sum"]:
                 letter = Letter(row["step"], row["line"], row["reason"], row["row"], row["_w_sum"], row["_job_max"])
@@ -68,7 +71,7 @@ class LetterBook:
 
         `parts_of` has the jobs that are shown for those that are parts of them.
         """
-        rows = failed.to_pylist()
+        rows = [row | {"reason": in_short(row["reason"])} for row in failed.to_pylist()]
         jobs = {row["job"] for row in rows}
         jobs |= {number for step in self._held() for number in _jobs_of(targets.get(step.removeprefix("into_")))}
         lines: dict[int, pa.Table] = {}

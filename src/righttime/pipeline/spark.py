@@ -9,6 +9,7 @@ import atexit
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -17,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pyarrow as pa
 from pyspark import SparkConf, SparkContext
@@ -29,6 +30,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from righttime.errors import BadSetting, NullNotAllowed, SqlFailed, UnknownColumn, WrongType
+from righttime.errors.spark_words import in_short
 from righttime.pipeline.hidden import Hidden, hidden_files, is_shown
 from righttime.pipeline.java import find_java
 from righttime.settings import Settings
@@ -155,9 +157,9 @@ def _start(settings: Settings) -> SparkSession:
     conf = SparkConf(loadDefaults=False).setAll(list(_session_conf(settings, folder=folder).items()))
     with _java_home(find_java()), (folder / "spark.log").open("w") as output:
         try:
-            # The JVM writes notices to its output that belong in no user's terminal; a process keeps one JVM for good.
-            gateway = SparkContext._gateway or launch_gateway(conf, {"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
-            session = SparkSession(SparkContext(conf=conf, gateway=gateway))
+            gateway = SparkContext._gateway or _launch(conf, output)  # a process keeps one JVM for good
+            with _same_interrupt():
+                session = SparkSession(SparkContext(conf=conf, gateway=gateway))
         except Exception as error:
             raise BadSetting(name="spark_master, spark_conf", reason=f"Spark does not start: {_last_line(folder / 'spark.log') or error}") from error
     if _local_cores(settings.spark_master):
@@ -165,6 +167,25 @@ def _start(settings: Settings) -> SparkSession:
         session.sparkContext.pythonExec = os.environ.get("PYSPARK_PYTHON", sys.executable)
     log.info("spark.started", master=settings.spark_master, seconds=round(time.monotonic() - begun_s, 3), log=str(folder / "spark.log"))
     return session
+
+
+def _launch(conf: SparkConf, output: TextIO) -> Any:
+    """Start a JVM that ends when this process does, and not before: whoever signals a whole process group or service means us, and we need it to stop well."""
+    # It writes notices to its output that belong in no user's terminal.
+    gateway: Any = launch_gateway(conf, {"stdout": output, "stderr": output, "start_new_session": True})  # type: ignore[no-untyped-call]
+    if gateway.proc is not None:  # else spark-submit has started it, and us
+        signals = gateway.jvm.sun.misc
+        signals.Signal.handle(signals.Signal("TERM"), signals.SignalHandler.SIG_IGN)
+    return gateway
+
+
+@contextmanager
+def _same_interrupt() -> Iterator[None]:
+    """Keep what the program does on Ctrl-C, if that is something of its own: PySpark puts its handler in the place of any other."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    if before not in (None, signal.default_int_handler) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, before)
 
 
 def _last_line(path: Path) -> str:
@@ -277,7 +298,7 @@ def _cast_columns(df: DataFrame, columns: pa.Schema) -> list[str]:
 def _refusal(error: PySparkException, *, table: str, cast: list[str]) -> Exception:
     """Say in our own terms why Spark did not write the rows; `cast` names the columns whose values had to be converted."""
     text = str(error)
-    reason = text.split("\n", 1)[0]
+    reason = in_short(text.split("\n", 1)[0])
     null = _NULL_COLUMN.search(text)
     if null is not None:
         return NullNotAllowed(table=table, column=null.group(1), why="NOT NULL")

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as kind
 
+from righttime.changes.ddl import format_type
 from righttime.changes.schema import TableSchema
 from righttime.changes.types import BOUNDED_TEXT, TIMESTAMP, TIMESTAMP_NTZ, BadType, decimal_type, list_type, text_length_max
 from righttime.errors import BadTable, WrongType
@@ -54,7 +55,7 @@ def sql_type(field: pa.Field) -> str:
         return _NAMES[field.type]
     if is_array_of_values(field.type):
         return f"{sql_type(field.type.value_field)}[]"
-    raise BadType(f"column {field.name!r} has type {field.type}, which PostgreSQL does not have: split it into columns, or store it as text")
+    raise BadType(f"column {field.name!r} has type {format_type(field)}, which PostgreSQL does not have: split it into columns, or store it as text")
 
 
 def same_type(found: str, wanted: str) -> bool:
