@@ -5,6 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -79,6 +80,7 @@ class Example:
     happened: list[tuple[int, str, int, int | None, int | None, int]]
     drains: list[list[int]]
     reach: Reach
+    is_planned: bool
 
 
 def example(dice: Random, operator: str) -> Example:
@@ -100,7 +102,7 @@ def example(dice: Random, operator: str) -> Example:
         else:
             drains.append([horizon])
     reach: Reach = dice.choice(("task", "task", "sent"))
-    return Example(dice.choice(["rows", "rows", "as_of"]), operators, dice.random() < 0.5, happened, drains, reach)
+    return Example(dice.choice(["rows", "rows", "as_of"]), operators, dice.random() < 0.5, happened, drains, reach, dice.random() < 0.7)
 
 
 @pytest.fixture(scope="module")
@@ -149,12 +151,12 @@ def oracle_changes(bench: Bench) -> dict[str, list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("number", range(EXAMPLES))
 @pytest.mark.parametrize("operator", sorted(OPERATORS) if EXAMPLES > 1 else sorted(OPERATORS)[::2])
-def test_any_flow_equals_its_recomputation_at_every_job(child: SparkSession, operator: str, number: int) -> None:
-    """Small drains run as one task, others with exchanges: the outcome is the same."""
+def test_any_flow_equals_its_recomputation_at_every_job(child: SparkSession, spark_owner: SparkOwner, tmp_path: Path, operator: str, number: int) -> None:
+    """Small drains run as one task, by themselves or by plans that ran before, others with exchanges: the outcome is the same."""
     chosen = example(Random(f"{SEED} {operator} {number}"), operator)
     flow = declared(chosen)
     tables = {"rows": ("k BIGINT, v BIGINT, n BIGINT", ["k", "v"]), "sums": ("k BIGINT, v BIGINT", ["k"])}
-    bench = Bench(flow, child, streams=STREAMS, tables=tables)
+    bench = Bench(flow, child, streams=STREAMS, tables=tables, planned=(spark_owner, tmp_path) if chosen.is_planned else None)
     feed(bench, chosen.happened)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(execute, "reach_of", lambda inputs: chosen.reach)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,10 +17,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from righttime.changes.schema import TableSchema, declare_table
 from righttime.pipeline.analysis import Analysed, analyse
-from righttime.pipeline.execute import DrainResult, run_drain
+from righttime.pipeline.execute import DrainResult, run_drain, run_planned
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.operators.signed import WEIGHT
+from righttime.pipeline.planned import PlannedDrains
 from righttime.pipeline.spans import Spans, can_meet, spans_of
+from righttime.pipeline.spark import SparkOwner
+from righttime.pipeline.states import StateStore
 
 Row = dict[str, Any]
 Key = tuple[Any, ...]
@@ -100,13 +104,26 @@ class Bench:
     """A flow on a bench: commit changes at given times, run drains, look at targets after every job."""
 
     def __init__(
-        self, flow: Flow, child: SparkSession, *, streams: Mapping[str, tuple[str, Sequence[str]]], tables: Mapping[str, tuple[str, Sequence[str]]]
+        self,
+        flow: Flow,
+        child: SparkSession,
+        *,
+        streams: Mapping[str, tuple[str, Sequence[str]]],
+        tables: Mapping[str, tuple[str, Sequence[str]]],
+        planned: tuple[SparkOwner, Path] | None = None,
     ) -> None:
+        """Drains run by themselves; with `planned`, an owner of Spark and a folder, by plans that have run over other changes before."""
         self.child = child
         self.streams = {name: Stream(declare_table(name, columns, keys=keys)) for name, (columns, keys) in streams.items()}
         self.tables = {name: declare_table(name, columns, keys=keys) for name, (columns, keys) in tables.items()}
         self.analysed: Analysed = analyse(flow, {name: stream.schema for name, stream in self.streams.items()}, self.tables, child)
-        self.states = MemoryStates()
+        self.states: MemoryStates | StateStore = MemoryStates()
+        self.plans: PlannedDrains | None = None
+        if planned is not None:
+            owner, folder = planned
+            self.states = StateStore(folder / "state", self.analysed.fingerprint)
+            columns = {name: pa.schema([*stream.schema.columns, *SYSTEM[:-1]]) for name, stream in self.streams.items()}
+            self.plans = PlannedDrains(self.analysed, owner, self.states, streams=columns, folder=folder)
         self.contents: dict[str, dict[Key, Row]] = {name: {} for name in self.tables}
         self.horizons: list[int] = []
         self.results: list[DrainResult] = []
@@ -136,13 +153,28 @@ class Bench:
         edges = [self.horizons[-1] if self.horizons else -1, *horizons]
         jobs = {first + place: (after, up_to) for place, (after, up_to) in enumerate(pairwise(edges))}
         inputs = {name: stream.table(jobs) for name, stream in self.streams.items()}
-        frames = {name: None if table is None else self.child.createDataFrame(table) for name, table in inputs.items()}
         spans = {name: spans_of(table) for name, table in inputs.items() if table is not None}
-        result = run_drain(self.analysed, self.child, frames, self.states, range(first, first + len(horizons)), spans=spans, **options)
-        self.states.append(result.states)
+        numbers = range(first, first + len(horizons))
+        changes = {name: table for name, table in inputs.items() if table is not None}
+        planned = self._run_planned(changes, numbers, spans) if self.plans is not None and changes else None
+        result = planned or run_drain(self.analysed, self.child, self._frames(inputs), self.states, numbers, spans=spans, **options)
+        if isinstance(self.states, StateStore):
+            self.states.append(numbers[0], numbers[-1], result.states)
+        else:
+            self.states.append(result.states)
         self.horizons += horizons
         self.results.append(result)
         return result
+
+    def _frames(self, inputs: Mapping[str, pa.Table | None]) -> dict[str, DataFrame | None]:
+        return {name: None if table is None else self.child.createDataFrame(table) for name, table in inputs.items()}
+
+    def _run_planned(self, changes: Mapping[str, pa.Table], numbers: range, spans: Mapping[str, Spans]) -> DrainResult | None:
+        """Run over some of the changes first: what is left of that must not be seen in the drain itself."""
+        assert self.plans is not None
+        some = {name: table.filter(pc.equal(pc.bit_wise_and(table["_ordinal"], 1), 0)) for name, table in changes.items()}
+        run_planned(self.analysed, self.plans, some, numbers, spans=spans)
+        return run_planned(self.analysed, self.plans, changes, numbers, spans=spans)
 
     def rows(self, table: str) -> list[Row]:
         """Return the rows of a target, sorted."""

@@ -134,6 +134,7 @@ def run_plain(
         make_room=lambda table, nbytes: parts.images.make_room(parts.schemas[table], nbytes),
         relieve=lambda link: None,
         settings=parts.settings,
+        cores=2,
     )
     schedule = Schedule(triggers or Triggers(rows_max=10**9), rows=0, now_s=parts.clock.monotonic_s())
     runner = FlowRunner(link, tuple(sorted(set(targets.values()))), schedule, work, mode=mode, rebuild=rebuild)

@@ -14,6 +14,7 @@ import pytest
 import righttime as rt
 from righttime.errors import AsOfUnavailable, FreshnessUnavailable
 from righttime.errors.flows import BadStream, FlowFailed, TableMaintained
+from righttime.flows import runner
 from righttime.flows.runner import FlowRunner
 from righttime.flows.running import RunningFlow
 from righttime.flows.schedule import Triggers
@@ -556,3 +557,33 @@ def test_a_query_that_waits_for_a_flow_keeps_no_other_from_running(tmp_path: Pat
         assert waiting.result(20) == {1: 1}
     finally:
         stage.close()
+
+
+def test_a_drain_lets_a_crowd_of_queries_come_to_its_end(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that come meanwhile are taken along. Not for ever: after some time the drain begins anyway."""
+    monkeypatch.setattr(runner, "_YIELD_S", 20.0)
+    catalyst = stage.wh._writer("test").catalyst
+    stage.run()
+    assert stage.engine is not None
+
+    def crowd(count: int) -> list[Any]:
+        with catalyst.lock:
+            return [catalyst.leases.hold({}, now_s=catalyst.clock.monotonic_s(), ttl_s=1000) for _ in range(count)]
+
+    held = crowd(5)  # more than twice the cores of a plain flow
+    asked = []
+    for k in range(2):
+        stage.insert(k, k)
+        stage.clock.advance(1)
+        asked.append(stage.ask())
+    until(stage.wh, lambda: stage.runner is not None and len(stage.runner.queue()) == 2)
+    threading.Event().wait(0.3)
+    assert stage.engine.drains == []
+    catalyst.release(held[0])
+    assert [answer.result(20) for answer in asked] == [{0: 0}, {0: 0, 1: 1}]
+    assert stage.engine.drains == [[1, 2]]
+    crowd(1)
+    monkeypatch.setattr(runner, "_YIELD_S", 0.2)
+    stage.insert(3, 3)
+    stage.clock.advance(1)
+    assert stage.query() == {0: 0, 1: 1, 3: 3}

@@ -15,11 +15,13 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from righttime.changes.faults import CrashPoint, reach
-from righttime.flows.inputs import inputs_of, spans_in
+from righttime.flows.inputs import inputs_of, spans_in, tables_in
 from righttime.flows.jobs import FlowJob
 from righttime.flows.letters import PART, STEP, LetterBook
 from righttime.pipeline.analysis import Analysed
-from righttime.pipeline.execute import DrainResult, run_drain
+from righttime.pipeline.execute import DrainResult, run_drain, run_planned
+from righttime.pipeline.planned import PlannedDrains
+from righttime.pipeline.reach import TASK_BYTES
 from righttime.pipeline.spark import SparkOwner
 from righttime.pipeline.states import StateStore
 
@@ -50,6 +52,7 @@ class DrainEngine:
         self._scratch = scratch
         self._states = StateStore(folder, analysed.fingerprint, flow=analysed.flow.name, anew=anew)
         self._states.forget_after(last_job)
+        self._plans = PlannedDrains(analysed, spark, self._states, streams=streams, folder=scratch)
         self._drains = _DRAINS_MAX  # files of earlier runs are summed up after the first drain
         self._letters_max = letters_max
         self._letters = self._no_letters()
@@ -62,14 +65,23 @@ class DrainEngine:
         child = self._session()
         child.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)  # of this thread; without fair scheduling it says nothing
         numbers = range(jobs[0].number, jobs[-1].number + 1)
-        with inputs_of(self._spark, child, self._streams, jobs, folder=self._scratch, flow=self._analysed.flow.name) as inputs:
-            result = run_drain(self._analysed, child, inputs, self._states, numbers, spans=spans_in(jobs), dead_letters_max=self._letters_max)
+        result = self._planned(jobs, numbers) or self._by_itself(child, jobs, numbers)
         reach(CrashPoint.JOB_COMPUTED)
         letters, kept = self._letters.take(result.dead_letters, result.targets, {job.number: job.part_of for job in jobs if job.part_of is not None})
         states = {**result.states, (STEP, PART): kept} if kept.num_rows else result.states
         self._states.append(numbers[0], numbers[-1], states)
         self._drains += 1
         return Drained(result, self._letters.table.name, letters)
+
+    def _planned(self, jobs: Sequence[FlowJob], numbers: range) -> DrainResult | None:
+        changes = tables_in(jobs)
+        if changes is None or sum(rows.nbytes for rows in changes.values()) > TASK_BYTES:
+            return None
+        return run_planned(self._analysed, self._plans, changes, numbers, spans=spans_in(jobs), dead_letters_max=self._letters_max)
+
+    def _by_itself(self, child: SparkSession, jobs: Sequence[FlowJob], numbers: range) -> DrainResult:
+        with inputs_of(self._spark, child, self._streams, jobs, folder=self._scratch, flow=self._analysed.flow.name) as inputs:
+            return run_drain(self._analysed, child, inputs, self._states, numbers, spans=spans_in(jobs), dead_letters_max=self._letters_max)
 
     def forget(self) -> None:
         """Begin again from nothing."""

@@ -33,6 +33,14 @@ def prepare(job: FlowJob, streams: Streams) -> None:
             job.inputs[name] = rows.append_column(_JOB, pa.repeat(pa.scalar(job.number, pa.int64()), rows.num_rows))
 
 
+def tables_in(jobs: Sequence[FlowJob]) -> dict[str, pa.Table] | None:
+    """Return the changes of each stream that has any; None if whole segments are among them."""
+    if any(job.segments for job in jobs):
+        return None
+    names = dict.fromkeys(name for job in jobs for name in job.inputs)
+    return {name: pa.concat_tables(job.inputs[name] for job in jobs if name in job.inputs) for name in names}
+
+
 def spans_in(jobs: Sequence[FlowJob]) -> dict[str, Spans]:
     """Return between which values the changes of each stream lie; of one that has whole segments among them it is not known."""
     unknown = {name for job in jobs for name in job.segments}

@@ -190,6 +190,7 @@ class Flows:
             make_room=lambda table, nbytes: parts.images.make_room(parts.schemas[table], nbytes),
             relieve=lambda link: self._relieve(link, engine),
             settings=parts.settings,
+            cores=parts.spark.session().sparkContext.defaultParallelism,
         )
 
     def _relieve(self, link: Maintainer, engine: DrainEngine) -> None:

@@ -37,13 +37,15 @@ Mode = Literal["on_demand", "near_real_time", "sequential"]
 _REPORTS_MAX = 100
 _GATHER_S = 0.05  # what comes later is taken by the next drain, all of it: waiting longer for it makes both later
 _PAUSE_S = 0.01
+_CROWD = 2  # queries for each core
+_YIELD_S = 1.0
 _ROUND_S = 1.0  # how often a runner looks around though nobody woke it
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a runner works with. `taps` bring streams of tables up to a time, `content` begins what a job does to a target, `make_room` waits for memory,
-    `relieve` stores targets and sums up state that have grown large."""
+    `relieve` stores targets and sums up state that have grown large; `cores` is how many tasks Spark runs at once."""
 
     catalyst: Catalyst
     feed: Feed
@@ -53,6 +55,7 @@ class Work:
     make_room: Callable[[str, int], None]
     relieve: Callable[[Maintainer], None]
     settings: Settings
+    cores: int
 
 
 class FlowRunner:
@@ -266,6 +269,9 @@ class FlowRunner:
                 self._changed.wait(timeout=_ROUND_S)
             if self.mode != "sequential":
                 self._gather()
+        if self.mode == "on_demand":
+            self._yield()
+        with self._changed:
             if self._stopping:
                 return None
             alone = self.mode == "sequential" or self._ready[0].rebuild
@@ -280,6 +286,15 @@ class FlowRunner:
             ready = len(self._ready)
             if not self._changed.wait_for(lambda: self._stopping or len(self._ready) > ready, timeout=_PAUSE_S) and not self._next_arrived():  # noqa: B023
                 return
+
+    def _yield(self) -> None:
+        """Let queries that run come to their ends while there are more of them than cores can carry: a drain would make them later, and those that come
+        meanwhile are taken along."""
+        catalyst, crowd = self._with.catalyst, _CROWD * self._with.cores
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping or not self._done, timeout=_YIELD_S)  # whoever waits for these is about to run
+        with catalyst.lock:
+            catalyst.space.wait_for(lambda: self._stopping or len(catalyst.leases) <= crowd, timeout=_YIELD_S)
 
     # -- publishing --------------------------------------------------------------------------------------------------
 

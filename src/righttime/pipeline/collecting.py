@@ -22,8 +22,8 @@ def collect(frames: Sequence[Frame], columns: Sequence[str]) -> list[pa.Table]:
     """Return the rows of each frame, from one Spark action over all of them; frames whose columns are the same may share a name in `columns`."""
     if not frames:
         return []
-    everything = _run(tagged_union(frames, columns))
-    return [_untagged(everything, tag, column) for tag, column in enumerate(columns)]
+    everything = run_union(tagged_union(frames, columns))
+    return [untagged(everything, tag, column) for tag, column in enumerate(columns)]
 
 
 def tagged_union(frames: Sequence[Frame], columns: Sequence[str]) -> DataFrame:
@@ -37,12 +37,14 @@ def tagged_union(frames: Sequence[Frame], columns: Sequence[str]) -> DataFrame:
         return frame_of(sql.run(" UNION ALL ".join(parts)))
 
 
-def _run(union: DataFrame) -> pa.Table:
+def run_union(union: DataFrame) -> pa.Table:
+    """Run a tagged union and return all rows."""
     # Not toArrow(): that casts to a schema in which fields of a null struct may not be null, which Arrow refuses.
     return pa.Table.from_batches(union._collect_as_arrow(empty_list_if_zero_records=False))  # type: ignore[operator]
 
 
-def _untagged(everything: pa.Table, tag: int, column: str) -> pa.Table:
+def untagged(everything: pa.Table, tag: int, column: str) -> pa.Table:
+    """Return the rows of one of the frames."""
     rows = everything.column(column).filter(pc.equal(everything.column(_TAG), tag))
     whole = pa.concat_arrays(rows.chunks) if rows.num_chunks else pa.array([], rows.type)
     fields = [pa.field(field.name, field.type) for field in (rows.type.field(number) for number in range(rows.type.num_fields))]

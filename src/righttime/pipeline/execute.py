@@ -25,6 +25,7 @@ from righttime.pipeline.operators.query import Reach, writing
 from righttime.pipeline.operators.signed import JOB, WEIGHT
 from righttime.pipeline.operators.target import CLASH, DELETE, OPERATION
 from righttime.pipeline.plan import Guard, Inputs, Output, Plan, Trusting
+from righttime.pipeline.planned import Found, PlannedDrains
 from righttime.pipeline.reach import States, TooMuchState, Watched, reach_of, set_up
 from righttime.pipeline.spans import Spans
 from righttime.pipeline.stateless import ROW
@@ -36,7 +37,6 @@ log = get_log("drain")
 DEAD_LETTERS = pa.schema(
     [("step", pa.string()), ("origin", pa.string()), ("reason", pa.string()), ("job", pa.int64()), ("weight", pa.int64()), ("row", pa.string())]
 )
-_NOTES = "notes"
 NOT_FOUND = "the look-up has no row with this key"
 
 
@@ -59,9 +59,6 @@ class DrainResult:
     dead_letters: pa.Table
     expectations: tuple[Unmet, ...]
     careful: bool = False
-
-
-_Found = list[tuple[Output, pa.Table]]
 
 
 def run_drain(
@@ -97,6 +94,21 @@ def run_drain(
     return results.of(found, guard.letters)
 
 
+def run_planned(
+    analysed: Analysed, plans: PlannedDrains, changes: Mapping[str, pa.Table], jobs: range, *, spans: Mapping[str, Spans], dead_letters_max: int = 10_000
+) -> DrainResult | None:
+    """Run a small drain by a plan that is there, or is there from now on; None if it has to be run by itself: much state, or rows that fail."""
+    try:
+        with quiet():
+            found = plans.run(changes, jobs, spans=spans)
+    except TooMuchState:
+        return None
+    except SparkFailure as error:
+        log.info("drain.failed", flow=analysed.flow.name, jobs=len(jobs), reason=reason_of(error))
+        return None
+    return _Results(analysed, jobs, dead_letters_max).of(found, [])
+
+
 @dataclass(frozen=True)
 class _Work:
     analysed: Analysed
@@ -106,14 +118,14 @@ class _Work:
     jobs: range
     spans: Mapping[str, Spans]
 
-    def run(self, reach: Reach, guard: Guard | None = None) -> _Found:
+    def run(self, reach: Reach, guard: Guard | None = None) -> Found:
         """Plan the drain and run it."""
         states = Watched(self.states) if reach == "task" else self.states
         plan = Plan(self.analysed, self.child, self.inputs, states, self.jobs, guard or Trusting(), reach=reach, spans=self.spans)
         try:
             with set_up(self.child, reach), writing(self.child):
                 outputs = plan.build()
-                columns = [_NOTES if output.kind in ("dead_letter", "expectation") else f"c{place}" for place, output in enumerate(outputs)]
+                columns = [output.column(place) for place, output in enumerate(outputs)]
                 return list(zip(outputs, collect([output.frame for output in outputs], columns), strict=True))
         except TooMuchState:
             return self.run("sent")
@@ -129,7 +141,7 @@ class _Results:
         self._jobs = jobs
         self._letters_max = letters_max
 
-    def of(self, found: _Found, letters: list[DeadLetter]) -> DrainResult:
+    def of(self, found: Found, letters: list[DeadLetter]) -> DrainResult:
         unmet = self._expectations(found)
         missing = [letter for output, table in found if output.kind == "dead_letter" for letter in self._missing(output, table)]
         targets = {}
@@ -147,7 +159,7 @@ class _Results:
             careful=bool(letters),
         )
 
-    def _expectations(self, found: _Found) -> list[Unmet]:
+    def _expectations(self, found: Found) -> list[Unmet]:
         unmet = []
         for output, table in found:
             if output.kind != "expectation" or not table.num_rows:

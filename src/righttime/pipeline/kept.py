@@ -8,8 +8,8 @@ and from the right sides, which are kept, and is made again when a right side ch
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType
@@ -20,18 +20,33 @@ from righttime.pipeline.operators.join import LEFT, RIGHT, columns_of, join, loo
 from righttime.pipeline.operators.query import Frame, Query, Reach, in_one_partition
 from righttime.pipeline.operators.signed import Parts, Signed, touched
 from righttime.pipeline.reach import States
-from righttime.pipeline.spans import Spans
+from righttime.pipeline.spans import Spans, Traced
+
+Wanted = Callable[[Traced], Spans]
+"""Tells which values of a part matter, given those of a drain's changes."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """One look at the state: which part (None: all of a step) with which values, or whether something was ever taken back from it."""
+
+    step: str
+    part: str | None
+    wanted: Wanted | None = None
+    only_is_net: bool = False
 
 
 class Kept:
-    """The state that one drain reads."""
+    """The state that one drain reads; `reads` tells what that was, so that another drain can find out whether it would read the same."""
 
-    def __init__(self, analysed: Analysed, child: SparkSession, states: States, jobs: range, *, reach: Reach) -> None:
+    def __init__(self, analysed: Analysed, child: SparkSession, states: States, jobs: range, traced: Traced, *, reach: Reach) -> None:
         self._analysed = analysed
         self._child = child
         self._states = states
         self._up_to_job = jobs.start - 1
+        self._traced = traced
         self._reach = reach
+        self.reads: list[Read] = []
 
     def near(self, relation: Frame) -> Frame:
         """Return the relation as the operators of this drain take it."""
@@ -40,17 +55,19 @@ class Kept:
         with Query(relation) as sql:
             return sql.run(in_one_partition(sql.view(relation)))
 
-    def parts(self, step: str, wanted: Spans) -> Parts:
+    def parts(self, step: str, wanted: Wanted) -> Parts:
         """Return all parts of a step that have rows; of those that cannot have the wanted values some may be left out."""
-        found = self._states.frames(self._child, step, up_to_job=self._up_to_job, wanted=wanted)
+        self.reads.append(Read(step, None, wanted))
+        found = self._states.frames(self._child, step, up_to_job=self._up_to_job, wanted=wanted(self._traced))
         return {part: self.near(frame) for part, frame in found.items()}
 
-    def part(self, step: str, part: str, wanted: Spans | None = None) -> Frame | None:
+    def part(self, step: str, part: str, wanted: Wanted | None = None) -> Frame | None:
         """Return the rows of one part, None if there are none; as `parts` otherwise."""
-        found = self._states.frame(self._child, step, part, up_to_job=self._up_to_job, wanted=wanted)
+        self.reads.append(Read(step, part, wanted))
+        found = self._states.frame(self._child, step, part, up_to_job=self._up_to_job, wanted=None if wanted is None else wanted(self._traced))
         return None if found is None else self.near(found)
 
-    def sides(self, step: str, left: Signed | None, right: Signed | None, wanted: tuple[Spans, Spans] | None = None, *, always_right: bool = False) -> Parts:
+    def sides(self, step: str, left: Signed | None, right: Signed | None, wanted: tuple[Wanted, Wanted] | None = None, *, always_right: bool = False) -> Parts:
         """Return the kept rows of a join that changes of the other side meet; what cannot have the wanted keys, given for each side, may be left out."""
         of_left, of_right = (None, None) if wanted is None else wanted
         found = {
@@ -61,6 +78,7 @@ class Kept:
 
     def is_net(self, step: str, part: str) -> bool:
         """Return whether no row of a part was ever taken back, so that each of its lines is a row; true of whatever is read of it after this was asked."""
+        self.reads.append(Read(step, part, only_is_net=True))
         return self._states.is_net(step, part)
 
     # -- look-ups ----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,12 @@ def _encode(manifest: Manifest) -> bytes:
 
 
 def _encode_file(file: StateFile) -> list[Any]:
-    return [file.name, file.rows, file.takes_back, {name: asdict(span) for name, span in file.spans.items()}]
+    return [
+        file.name,
+        file.rows,
+        file.takes_back,
+        {name: {"least": span.least, "greatest": span.greatest, "nulls": span.nulls} for name, span in file.spans.items()},
+    ]
 
 
 def _decode_file(name: str, rows: int, takes_back: bool = True, spans: Mapping[str, Mapping[str, Any]] | None = None) -> StateFile:

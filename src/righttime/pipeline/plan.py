@@ -82,6 +82,10 @@ class Output:
     part: str
     frame: Frame
 
+    def column(self, place: int) -> str:
+        """Return the name under which it is collected, as the one at this place; what has the same columns may have the same name."""
+        return "notes" if self.kind in ("dead_letter", "expectation") else f"c{place}"
+
 
 class Plan:
     """Builds the frames of one drain."""
@@ -101,13 +105,16 @@ class Plan:
         self._analysed = analysed
         self._reach = reach
         self._inputs = inputs
-        self._kept = Kept(analysed, child, states, jobs, reach=reach)
         self._guard = guard
-        self._traced = Traced(spans or {}, lambda node: self._deltas[node] is not None)
         self._deltas: dict[Node, Signed | None] = {}
+        self.kept = Kept(analysed, child, states, jobs, self.traced(spans or {}), reach=reach)
         self._uses = self._count_uses()
-        self._cuts: list[DataFrame] = []
+        self._cuts: list[tuple[DataFrame, DataFrame]] = []  # as planned, and as put aside
         self.outputs: list[Output] = []
+
+    def traced(self, spans: Mapping[str, Spans]) -> Traced:
+        """Return where the values of columns come from in this plan, for changes between these."""
+        return Traced(spans, lambda node: self._deltas[node] is not None)
 
     def build(self) -> list[Output]:
         """Return all outputs of the drain."""
@@ -125,7 +132,7 @@ class Plan:
             frame = self._inputs.get(node.stream)
             if frame is None:
                 return None
-            return Signed(self._kept.near(frame), (*self._analysed.schemas[step].names, *self._analysed.carried[step]), self._reach)
+            return Signed(self.kept.near(frame), (*self._analysed.schemas[step].names, *self._analysed.carried[step]), self._reach)
         if all(self._deltas[given] is None for given in node.inputs):
             return None
         if isinstance(node, Where | Select | Derive | Expect | Apply):
@@ -134,6 +141,9 @@ class Plan:
             return unite([self._narrow(part, step) for part in node.parts])
         made, parts = self._with_state(step, node)
         self._keep(step, parts)
+        if made is not None and isinstance(node, Join | Lookup | AsOf):
+            # Of what it has joined Spark knows twice that it is in one partition, takes that for something else than once, and would shuffle it.
+            made = replace(made, frame=self.kept.near(made.frame))
         return self._guard.settled(step, node, made)
 
     def _cut(self, step: str, node: Node, made: Signed | None) -> Signed | None:
@@ -146,8 +156,9 @@ class Plan:
             return made
         columns = tuple(name for name in made.columns if name.startswith("_") or name in self._analysed.used[step])
         # Of a union Spark does not know that it is in one partition, and would shuffle whatever comes after it.
-        frame = frame_of(self._kept.near(replace(made, columns=columns).rows())).localCheckpoint(eager=False)
-        self._cuts.append(frame)
+        before = frame_of(self.kept.near(replace(made, columns=columns).rows()))
+        frame = before.localCheckpoint(eager=False)
+        self._cuts.append((before, frame))
         return replace(made, frame=frame, columns=columns)
 
     def _count_uses(self) -> dict[Node, int]:
@@ -163,7 +174,7 @@ class Plan:
 
     def _reads_once(self, node: Lookup) -> bool:
         """Return whether a look-up only puts its left changes to rows that stay as they are."""
-        plain = node.missing == "drop" or (node.missing == "null" and self._kept.is_net(self._analysed.ids[node], RIGHT))
+        plain = node.missing == "drop" or (node.missing == "null" and self.kept.is_net(self._analysed.ids[node], RIGHT))
         return plain and LEFT not in _remembered(node) and not self._changes(node.right)
 
     def _changes(self, node: Node) -> bool:
@@ -171,11 +182,21 @@ class Plan:
             return self._inputs.get(node.stream) is not None
         return any(self._changes(given) for given in node.inputs)
 
+    @property
+    def shared(self) -> list[Any]:
+        """What is computed once and put aside, as the JVM's RDDs."""
+        plans: list[Any] = [frame._jdf.queryExecution().logical() for _, frame in self._cuts]
+        return [plan.rdd() for plan in plans]
+
+    @property
+    def before_shared(self) -> list[DataFrame]:
+        """What is put aside, as it was planned."""
+        return [before for before, _ in self._cuts]
+
     def close(self) -> None:
         """Let go of what was computed once."""
-        for frame in self._cuts:
-            plan: Any = frame._jdf.queryExecution().logical()
-            plan.rdd().unpersist(False)
+        for rdd in self.shared:
+            rdd.unpersist(False)
 
     def _by_row(self, step: str, node: Where | Select | Derive | Expect | Apply) -> Signed | None:
         given = self._deltas[node.input]
@@ -217,11 +238,11 @@ class Plan:
             case AsOf():
                 return self._as_of(step, node)
             case Distinct():
-                wanted = self._traced.keys(node.input, self._analysed.schemas[self._analysed.ids[node.input]].names)
-                return distinct(self._plain(node.input), self._kept.parts(step, wanted))
+                names = self._analysed.schemas[self._analysed.ids[node.input]].names
+                return distinct(self._plain(node.input), self.kept.parts(step, lambda traced: traced.keys(node.input, names)))
             case Aggregate():
                 given, measures = self._measured(step, node)
-                return aggregate(given, self._kept.parts(step, self._traced.keys(node.input, node.by)), by=node.by, measures=measures)
+                return aggregate(given, self.kept.parts(step, lambda traced: traced.keys(node.input, node.by)), by=node.by, measures=measures)
             case History():
                 return self._history(step, node), {}
             case _:
@@ -233,7 +254,9 @@ class Plan:
         names = self._analysed.schemas[self._analysed.ids[node.right]].names
         take = {name: name for name in names if name in used and name not in merged}
         left, right = self._narrow(node.left), self._narrow(node.right)
-        kept = self._kept.sides(step, left, right, self._traced.joined(node), always_right=node.how == "left")
+        kept = self.kept.sides(
+            step, left, right, (lambda traced: traced.joined(node)[0], lambda traced: traced.joined(node)[1]), always_right=node.how == "left"
+        )
         if node.how == "left":
             return left_join(left, right, kept, on=node.on, take=take, types=types_of(self._analysed, step, take))
         return join(left, right, kept, on=node.on, take=take)
@@ -241,8 +264,8 @@ class Plan:
     def _lookup(self, step: str, node: Lookup) -> tuple[Signed | None, Parts]:
         left, right, take = self._narrow(node.left), self._narrow(node.right), taken(self._analysed, node)
         # Before the rows are read: state may be summed up meanwhile, and what was taken back before is not so in what was read before.
-        is_net = self._kept.is_net(step, RIGHT)
-        state = self._kept.sides_of_lookup(node, left, right)
+        is_net = self.kept.is_net(step, RIGHT)
+        state = self.kept.sides_of_lookup(node, left, right)
         remember = _remembered(node)
         if node.missing == "null":
             types = types_of(self._analysed, step, take)
@@ -259,7 +282,7 @@ class Plan:
         take = taken(self._analysed, node)
         left, right = self._narrow(node.left), self._narrow(node.right)
         start, end = node.right.start, node.right.end
-        return as_of(left, right, self._kept.sides(step, left, right), on=node.on, take=take, types=types_of(self._analysed, step, take), start=start, end=end)
+        return as_of(left, right, self.kept.sides(step, left, right), on=node.on, take=take, types=types_of(self._analysed, step, take), start=start, end=end)
 
     def _history(self, step: str, node: History) -> Signed | None:
         given = self._deltas[node.input]
@@ -296,13 +319,13 @@ class Plan:
             if self._deltas[node.input] is None:
                 return
             given, measures = self._measured(step, node)
-            lines, parts = aggregated_target(given, self._kept.parts(name, self._traced.keys(node.input, node.by)), by=node.by, measures=measures)
+            lines, parts = aggregated_target(given, self.kept.parts(name, lambda traced: traced.keys(node.input, node.by)), by=node.by, measures=measures)
         elif target.additive and not self._analysed.is_unique(target):
             lines, parts = additive_target(
-                self._plain(node), self._kept.parts(name, self._traced.keys(node, target.keys)), keys=target.keys, additive=target.additive
+                self._plain(node), self.kept.parts(name, lambda traced: traced.keys(node, target.keys)), keys=target.keys, additive=target.additive
             )
         else:
-            lines, parts = keyed_target(self._plain(node), self._kept.parts(name, self._traced.keys(node, target.keys)), keys=target.keys)
+            lines, parts = keyed_target(self._plain(node), self.kept.parts(name, lambda traced: traced.keys(node, target.keys)), keys=target.keys)
         self._keep(name, parts)
         if lines is not None:
             self.outputs.append(Output("target", target.table, "", lines))

@@ -22,7 +22,7 @@ TASK_STATE_BYTES = 128 * MIB
 SENT_BYTES = 256 * MIB
 
 # Everything is in one partition: no exchange is needed, hash tables are built in place, and nothing is decided while the drain runs.
-_ONE_TASK = {
+ONE_TASK = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.autoBroadcastJoinThreshold": "-1",
     "spark.sql.shuffle.partitions": "1",
@@ -30,6 +30,7 @@ _ONE_TASK = {
     # them larger than any bound that can be set. So everything counts as small.
     "spark.sql.maxSinglePartitionBytes": str(2**63 - 1),
     "spark.sql.sources.fileCompressionFactor": "1e-12",
+    "spark.sql.files.minPartitionNum": "1",
     # It would move a join below the step that makes one partition of a relation.
     "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.PushDownLeftSemiAntiJoin",
 }
@@ -88,9 +89,9 @@ def reach_of(inputs: Iterable[DataFrame | None]) -> Reach:
 def set_up(child: SparkSession, reach: Reach) -> Iterator[None]:
     """Set the session up for drains of this reach."""
     conf: Any = child._jsparkSession.conf()
-    before = {name: conf.getOption(name) for name in _ONE_TASK} if reach == "task" else {}
+    before = {name: conf.getOption(name) for name in ONE_TASK} if reach == "task" else {}
     for name in before:
-        conf.set(name, _ONE_TASK[name])
+        conf.set(name, ONE_TASK[name])
     try:
         yield
     finally:

@@ -208,7 +208,9 @@ def _session_conf(settings: Settings, *, folder: Path) -> dict[str, str]:
         "spark.driver.maxResultSize": "2g",
         # Our files carry checksums of their pages; a flipped bit is an error, not an answer.
         "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')} -Dderby.system.home={folder}",
+        # Queries and drains compile code all the time; of 240 MB, the default, the JVM soon throws some away, and collects garbage to find out which.
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties')} -Dderby.system.home={folder}"
+        " -XX:ReservedCodeCacheSize=512m",
         # Each thread of these pools keeps the session alive that it was first used by, 0.4 MB; the default is 1,024 threads each.
         "spark.sql.shuffleExchange.maxThreadThreshold": str(2 * settings.queries_max),
         "spark.sql.resultQueryStage.maxThreadThreshold": str(settings.queries_max),

@@ -46,6 +46,7 @@ class StateStore:
         self._folder, self._flow = folder, flow
         self._lock, self._compacting = threading.RLock(), threading.Lock()
         self._retired: set[str] = set()
+        self.version = 0  # another one whenever files come or go
         self._scans: dict[PartName, tuple[SparkSession, tuple[str, ...], DataFrame]] = {}
         if anew and folder.exists():
             shutil.rmtree(folder)
@@ -67,12 +68,25 @@ class StateStore:
         """
         with self._lock:
             drains = self._up_to(up_to_job)
-            every = [file for drain in drains for file in drain.parts.get((node, part), ())]
-            files = [str(self._folder / file.name) for file in every if wanted is None or can_meet(file.spans, wanted)]
+            files = self._files(drains, (node, part), wanted)
             if not files:
                 return None
-            frame = self._scan(child, (node, part), tuple(files))
+            frame = self._scan(child, (node, part), files)
         return frame.where(f"{JOB} <= {up_to_job}") if up_to_job is not None and drains[-1].last_job > up_to_job else frame
+
+    def files(self, node: str, part: str | None, *, wanted: Spans | None = None) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """Return which files `frame` would read, or `frames` without a part: the parts, and the files of each."""
+        with self._lock:
+            parts = self._parts(node) if part is None else [part]
+            found = ((name, self._files(self._drains, (node, name), wanted)) for name in parts)
+            return tuple((name, files) for name, files in found if files)
+
+    def _files(self, drains: Sequence[Manifest], name: PartName, wanted: Spans | None) -> tuple[str, ...]:
+        every = [file for drain in drains for file in drain.parts.get(name, ())]
+        return tuple(str(self._folder / file.name) for file in every if wanted is None or can_meet(file.spans, wanted))
+
+    def _parts(self, node: str) -> list[str]:
+        return sorted({part for drain in self._drains for step, part in drain.parts if step == node})
 
     def _scan(self, child: SparkSession, name: PartName, files: tuple[str, ...]) -> DataFrame:
         """Return a relation over these files; they never change, so the last one of a part serves again as long as they are the same."""
@@ -84,7 +98,7 @@ class StateStore:
     def frames(self, child: SparkSession, node: str, *, up_to_job: int | None = None, wanted: Spans | None = None) -> dict[str, DataFrame]:
         """Return all parts of a step that have rows, as the operators take them."""
         with self._lock:
-            parts = sorted({part for drain in self._drains for step, part in drain.parts if step == node})
+            parts = self._parts(node)
             found = {part: self.frame(child, node, part, up_to_job=up_to_job, wanted=wanted) for part in parts}
         return {part: frame for part, frame in found.items() if frame is not None}
 
@@ -114,6 +128,7 @@ class StateStore:
             manifest = Manifest(first_job, last_job, {name: files for name, files in written.items() if files})
             self._manifests.add(manifest)
             self._drains.append(manifest)
+            self.version += 1
             # Whoever read these had built his plan before the drain that is appended now.
             gone, self._retired = self._retired, set()
             self._remove_files(gone)
@@ -124,6 +139,7 @@ class StateStore:
             self._up_to(job)
             later = [drain for drain in self._drains if drain.first_job > job]
             self._manifests.drop(reversed(later))
+            self.version += 1
             self._drains = [drain for drain in self._drains if drain.first_job <= job]
             if self._drains and self._drains[-1].last_job > job:
                 later.append(self._drains[-1])
@@ -161,6 +177,7 @@ class StateStore:
         """Forget everything: the next drain starts from nothing."""
         with self._lock:
             drains, self._drains = self._drains, []
+            self.version += 1
             self._manifests.drop(reversed(drains))
             self._remove_files(name for drain in drains for name in drain.files())
 
@@ -222,6 +239,7 @@ class StateStore:
     def _replace(self, old: Sequence[Manifest], base: Manifest) -> None:
         with self._lock:
             self._manifests.put(base)
+            self.version += 1
             self._drains = [base, *(drain for drain in self._drains if drain not in old)]
             # What is left of these after a crash is recognised: the base covers their jobs.
             self._manifests.drop(one for one in old if one.name != base.name)

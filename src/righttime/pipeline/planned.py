@@ -1,0 +1,179 @@
+"""Small drains by plans that were made before: planning takes Spark several times as long as running them.
+
+In: the changes of a drain as Arrow tables, and the state of its flow.
+Out: what the drain gives.
+Promise: a plan is run again only if a new one would be the same but for the changes themselves: changes in the same streams, and the same files of state.
+
+A plan reads its changes from files whose names stay. Spark lists them when it plans, and opens them when it runs; so they are planned as large as they may
+ever be, and hold the changes of one drain as long as it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from righttime.pipeline.analysis import Analysed
+from righttime.pipeline.collecting import run_union, tagged_union, untagged
+from righttime.pipeline.kept import Read
+from righttime.pipeline.operators.query import writing
+from righttime.pipeline.operators.signed import JOB
+from righttime.pipeline.plan import Output, Plan, Trusting
+from righttime.pipeline.reach import MIB, ONE_TASK, TASK_BYTES, Watched
+from righttime.pipeline.spans import Spans
+from righttime.pipeline.spark import SparkOwner, scan_files
+from righttime.pipeline.states import StateStore
+from righttime.warehouse.durable import remove_quietly
+
+_PLANS_MAX = 4
+_FILE_BYTES = TASK_BYTES + 16 * MIB  # Parquet may take more than Arrow, by its pages and footers
+_ONCE = ("Exchange", "Subquery", "InMemoryTableScan")
+_numbers = count(1)
+
+Found = list[tuple[Output, pa.Table]]
+_Seen = tuple[object, ...]
+
+
+class PlannedDrains:
+    """The plans of one flow, the last used ones; one drain at a time. `folder` is for the changes."""
+
+    def __init__(self, analysed: Analysed, spark: SparkOwner, states: StateStore, *, streams: Mapping[str, pa.Schema], folder: Path) -> None:
+        self._analysed = analysed
+        self._spark = spark
+        self._states = states
+        self._streams = streams
+        self._folder = folder
+        self._session: SparkSession | None = None
+        self._plans: list[PlannedDrain] = []  # last used last
+        self.made = 0
+
+    def run(self, changes: Mapping[str, pa.Table], jobs: range, *, spans: Mapping[str, Spans]) -> Found:
+        """Run the jobs of one drain, by a plan that fits or by a new one; raises as Spark does, and `TooMuchState`."""
+        session = self._ready_session()
+        plan = next((plan for plan in self._plans if plan.fits(self._states, changes, spans)), None)
+        if plan is None:
+            plan = PlannedDrain(self._analysed, session, self._states, self._folder, self._streams, set(changes), jobs, spans)
+            self.made += 1
+        others = [other for other in self._plans if other is not plan]
+        self._plans = others  # a failure may leave half of what is shared behind: then its plan is not used again
+        found = plan.run(changes, jobs)
+        if plan.is_lasting:
+            self._plans = [*others, plan][-_PLANS_MAX:]
+        return found
+
+    def _ready_session(self) -> SparkSession:
+        """Return a session that is set up for drains of one task."""
+        if self._session is None or self._session.sparkContext is not self._spark.session().sparkContext:
+            self._plans.clear()
+            self._session = self._spark.child()
+            for name, value in ONE_TASK.items():
+                self._session.conf.set(name, value)
+        return self._session
+
+
+class PlannedDrain:
+    """One plan; `is_lasting` tells whether it can be run again."""
+
+    def __init__(
+        self,
+        analysed: Analysed,
+        session: SparkSession,
+        states: StateStore,
+        folder: Path,
+        streams: Mapping[str, pa.Schema],
+        changed: set[str],
+        jobs: range,
+        spans: Mapping[str, Spans],
+    ) -> None:
+        self._streams = changed
+        version = states.version
+        number = next(_numbers)
+        self._paths = {name: folder / f"flow.{analysed.flow.name}-plan-{number}-{name}.parquet" for name in changed}
+        try:
+            inputs: dict[str, DataFrame | None] = {name: self._input(session, name, streams[name]) if name in changed else None for name in streams}
+            self._plan = Plan(analysed, session, inputs, Watched(states), jobs, Trusting(), reach="task", spans=spans)
+            with writing(session):
+                self._outputs = self._plan.build()
+                self._columns = [output.column(place) for place, output in enumerate(self._outputs)]
+                self._union = tagged_union([output.frame for output in self._outputs], self._columns) if self._outputs else None
+        finally:
+            self._remove()
+        self._shared = [(rdd, rdd.getStorageLevel()) for rdd in self._plan.shared]
+        for rdd, _ in self._shared:
+            # Put aside for one run, and computed again in the next: not checkpointed, which would be for good.
+            getattr(rdd, "checkpointData_$eq")(session._jvm.scala.Option.empty())  # type: ignore[union-attr]
+        self._seen = self._sees(states, spans)
+        # State may be summed up meanwhile: then it is not known what was seen.
+        self.is_lasting = version == states.version and self._computes_all()
+
+    def _computes_all(self) -> bool:
+        """Return whether each run computes everything anew. What Spark has shuffled or sent, or the answer to a query within a query, it would not."""
+        frames = [*self._plan.before_shared, *([self._union] if self._union is not None else [])]
+        plans: list[Any] = [frame._jdf.queryExecution().executedPlan() for frame in frames]
+        return not any(word in plan.toString() for plan in plans for word in _ONCE)
+
+    def _input(self, session: SparkSession, name: str, columns: pa.Schema) -> DataFrame:
+        with self._paths[name].open("wb") as file:
+            file.truncate(_FILE_BYTES)
+        return scan_files(session, columns.append(pa.field(JOB, pa.int64())), [str(self._paths[name])])
+
+    def fits(self, states: StateStore, changes: Mapping[str, pa.Table], spans: Mapping[str, Spans]) -> bool:
+        """Return whether a plan for these changes would be the same."""
+        return self._streams == changes.keys() and self._seen == self._sees(states, spans)
+
+    def _sees(self, states: StateStore, spans: Mapping[str, Spans]) -> _Seen:
+        """Return what the plan would read of the state with changes between these values."""
+        traced = self._plan.traced(spans)
+
+        def seen(read: Read) -> object:
+            if read.only_is_net:
+                return states.is_net(read.step, str(read.part))
+            return states.files(read.step, read.part, wanted=None if read.wanted is None else read.wanted(traced))
+
+        return tuple(seen(read) for read in self._plan.kept.reads)
+
+    def run(self, changes: Mapping[str, pa.Table], jobs: range) -> Found:
+        """Run the plan over these changes."""
+        if self._union is None:
+            return []
+        try:
+            for name, rows in changes.items():
+                self._write(self._paths[name], rows)
+            everything = run_union(self._union)
+        finally:
+            self._remove()
+            self._forget()
+        found = [(output, untagged(everything, tag, column)) for tag, (output, column) in enumerate(zip(self._outputs, self._columns, strict=True))]
+        _check_jobs(found, jobs)
+        return found
+
+    def _write(self, path: Path, rows: pa.Table) -> None:
+        beside = path.with_suffix(".new")
+        pq.write_table(rows.combine_chunks(), beside, compression="none", use_dictionary=False, write_statistics=False)
+        beside.replace(path)
+        assert path.stat().st_size <= _FILE_BYTES, "Spark would not read beyond what it planned"
+
+    def _remove(self) -> None:
+        for path in self._paths.values():
+            remove_quietly(path)
+
+    def _forget(self) -> None:
+        """Let what was put aside be computed anew by the next run. Waits until it is gone: the next run must not find it."""
+        for rdd, level in self._shared:
+            rdd.unpersist(True)
+            rdd.persist(level)
+
+
+def _check_jobs(found: Found, jobs: range) -> None:
+    """See that nothing came from another drain."""
+    for output, rows in found:
+        if output.kind in ("target", "state") and rows.num_rows:
+            ends: Any = pc.min_max(rows.column(JOB)).as_py()
+            assert ends["min"] is None or jobs.start <= ends["min"] <= ends["max"] < jobs.stop, f"{output.step} has rows of jobs {ends}, not of {jobs}"

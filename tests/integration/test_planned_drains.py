@@ -1,0 +1,100 @@
+"""Plans of small drains that are run again: as often as they can be, and never where a new one would be another."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from righttime.pipeline import planned
+from righttime.pipeline.flow import Flow
+from righttime.pipeline.spark import SparkOwner
+from tests.support.flows import Bench
+
+STREAMS = {"sale": ("id BIGINT, k BIGINT, v BIGINT", ["id"]), "item": ("k BIGINT, w BIGINT", ["k"])}
+
+
+@pytest.fixture(scope="module")
+def child(spark_owner: SparkOwner) -> Iterator[SparkSession]:
+    """One child session for the module."""
+    yield spark_owner.child()
+
+
+@pytest.fixture
+def bench(child: SparkSession, spark_owner: SparkOwner, tmp_path: Path) -> Bench:
+    """Sales with the weight of their item, looked up twice, by id; three items."""
+    flow = Flow("weights")
+    items = flow.stream("item")
+    weighed = flow.stream("sale").lookup(items, on="k", take=["w"], missing="drop").lookup(items, on={"w": "k"}, take={"more": "w"})
+    weighed.aggregate(by="id", total="sum(100 * w DIV v + coalesce(more, 0))").into("sales", keys="id")
+    made = Bench(flow, child, streams=STREAMS, tables={"sales": ("id BIGINT, total BIGINT", ["id"])}, planned=(spark_owner, tmp_path))
+    for k in (1, 2, 3):
+        made.put("item", 1, {"k": k, "w": k + 1})
+    made.drain(1)
+    return made
+
+
+def sell(bench: Bench, time: int, k: int = 1, v: int = 100) -> list[dict[str, Any]]:
+    """Put one sale whose id is greater than all before, and return all sales."""
+    bench.put("sale", time, {"id": time, "k": k, "v": v})
+    return bench.drain(time)[0]["sales"]
+
+
+def plans(bench: Bench) -> int:
+    assert bench.plans is not None
+    return bench.plans.made
+
+
+def test_new_facts_are_drained_by_one_plan(bench: Bench, tmp_path: Path) -> None:
+    """Their changes are other ones each time, and of the last drain nothing is left."""
+    before = plans(bench)
+    totals = {1: 2 + 3, 2: 3 + 4, 3: 4}
+    expected = []
+    for time in range(2, 8):
+        k = time % 3 + 1
+        expected.append({"id": time, "total": totals[k]})
+        assert sell(bench, time, k) == expected
+    assert plans(bench) == before + 1
+    assert not list(tmp_path.glob("flow.*")), "changes are gone when their drain has ended"
+
+
+def test_changed_state_is_read_by_another_plan(bench: Bench) -> None:
+    """An item that changes is seen by the next sale, and so is a sale of before that changes."""
+    assert sell(bench, 2) == [{"id": 2, "total": 5}]
+    bench.put("item", 3, {"k": 2, "w": 70})
+    assert bench.drain(3)[0]["sales"] == [{"id": 2, "total": 72}]
+    before = plans(bench)
+    assert sell(bench, 4)[1] == {"id": 4, "total": 72}
+    assert plans(bench) == before + 1
+    bench.put("sale", 5, {"id": 2, "k": 3, "v": 100})
+    assert bench.drain(5)[0]["sales"] == [{"id": 2, "total": 4}, {"id": 4, "total": 72}]
+
+
+def test_state_that_was_summed_up_is_read_by_another_plan(bench: Bench) -> None:
+    """The files of the plan before are gone."""
+    for time in (2, 3, 4):
+        sell(bench, time)
+    bench.states.compact(4, files_max=1)  # type: ignore[union-attr]
+    bench.put("item", 5, {"k": 9, "w": 9})
+    bench.drain(5)
+    bench.states.compact(5, files_max=1)  # type: ignore[union-attr]
+    assert sell(bench, 6)[-1] == {"id": 6, "total": 5}
+
+
+def test_a_row_that_fails_spoils_no_plan(bench: Bench) -> None:
+    """It becomes a dead letter, in a drain by itself; the next drain is right."""
+    assert sell(bench, 2) == [{"id": 2, "total": 5}]
+    assert sell(bench, 3, v=0) == [{"id": 2, "total": 5}]
+    assert [letter["job"] for letter in bench.results[-1].dead_letters.to_pylist()] == [3]
+    assert sell(bench, 4) == [{"id": 2, "total": 5}, {"id": 4, "total": 5}]
+
+
+def test_plans_are_few(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last used ones are kept."""
+    monkeypatch.setattr(planned, "_PLANS_MAX", 1)
+    sell(bench, 2)
+    bench.put("item", 3, {"k": 2, "w": 7})
+    bench.drain(3)
+    assert sell(bench, 4)[-1] == {"id": 4, "total": 9}
+    assert len(bench.plans._plans) == 1  # type: ignore[union-attr]
