@@ -72,12 +72,14 @@ class Feeder(threading.Thread):
         self._opened = opened
         self._transactions = transactions
         self._each = each
+        self._allowed = 0
         self._credits = threading.Semaphore(0)
         self._stopped = threading.Event()
         self.failure: BaseException | None = None
 
     def allow(self, queries: int) -> None:
         """Let as many transactions go as belong to so many queries."""
+        self._allowed += queries * self._each  # read without care: it only says whether there is time to pause
         self._credits.release(queries * self._each)
 
     def run(self) -> None:
@@ -88,7 +90,8 @@ class Feeder(threading.Thread):
                 if self._stopped.is_set():
                     return
                 self._opened.append(changes)
-                self._stopped.wait(min((time.perf_counter() - begun_s) / number / 2, _GAP_MAX_S))
+                if self._allowed - number <= self._each:  # else it is behind
+                    self._stopped.wait(min((time.perf_counter() - begun_s) / number / 2, _GAP_MAX_S))
         except BaseException as error:
             self.failure = error
 

@@ -98,3 +98,22 @@ def test_plans_are_few(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.drain(3)
     assert sell(bench, 4)[-1] == {"id": 4, "total": 9}
     assert len(bench.plans._plans) == 1  # type: ignore[union-attr]
+
+
+def test_changes_that_need_larger_files_are_drained_by_themselves(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column of small numbers takes four times the room in a file."""
+    monkeypatch.setattr(planned, "_FILE_BYTES", 64)
+    assert sell(bench, 2) == [{"id": 2, "total": 5}]
+
+
+def test_columns_of_any_name_may_be_planned(child: SparkSession, spark_owner: SparkOwner, tmp_path: Path) -> None:
+    """What is looked for in a plan are steps of Spark, not words."""
+    flow = Flow("rates")
+    flow.stream("rate").where("ExchangeRate > 0").into("copy", keys="id")
+    columns = ("id BIGINT, ExchangeRate BIGINT", ["id"])
+    bench = Bench(flow, child, streams={"rate": columns}, tables={"copy": columns}, planned=(spark_owner, tmp_path))
+    for time in (1, 2, 3):
+        bench.put("rate", time, {"id": time, "ExchangeRate": time})
+        bench.drain(time)
+    assert len(bench.rows("copy")) == 3
+    assert plans(bench) <= 2

@@ -25,14 +25,17 @@ def test_a_letter_has_the_reason_in_short() -> None:
 
 
 def test_a_letter_that_was_kept_with_a_long_reason_goes_with_its_row() -> None:
-    """State keeps what a release before this one wrote: the letter is the same, and ends once."""
+    """What a release before this one wrote has the id of its long reason, in the table too: the letter is the same, and ends once."""
     before = pa.Table.from_pylist([{"step": "02_derive", "line": "sales.py:3", "reason": SAID, "row": "{}", "_job": 1, "_w": 1}])
     book = LetterBook("sales", {}, letters_max=5)
     book.load(before)
+    (shown,) = book._letters
 
-    lines, kept = book.take(failed((2, -1, "{}")), {}, {})
+    lines, kept = book.take(failed((2, 1, "{}"), (3, -1, "{}"), (3, -1, "{}"), (4, 1, "{}")), {}, {})
 
-    assert [(line["_op"], line["reason"]) for line in lines[2].to_pylist()] == [("delete", SHORT)]
-    again = LetterBook("sales", {}, letters_max=5)
-    again.load(pa.concat_tables([before, kept.select(before.column_names)], promote_options="permissive"))
-    assert len(again) == 0
+    assert [(line["_op"], line["id"], line["times"]) for job in (2, 3) for line in lines[job].to_pylist()] == [("update", shown, 2), ("delete", shown, 2)]
+    (again,) = lines[4].to_pylist()
+    assert again["_op"] == "insert" and again["id"] != shown and again["reason"] == SHORT
+    reopened = LetterBook("sales", {}, letters_max=5)
+    reopened.load(pa.concat_tables([before, kept.select(before.column_names)], promote_options="permissive"))
+    assert list(reopened._letters) == [again["id"]]

@@ -20,13 +20,18 @@ from righttime.flows.jobs import FlowJob
 from righttime.flows.letters import PART, STEP, LetterBook
 from righttime.pipeline.analysis import Analysed
 from righttime.pipeline.execute import DrainResult, run_drain, run_planned
+from righttime.pipeline.operators.query import Reach
 from righttime.pipeline.planned import PlannedDrains
-from righttime.pipeline.reach import TASK_BYTES
+from righttime.pipeline.reach import TASK_BYTES, TooMuchState
 from righttime.pipeline.spark import SparkOwner
 from righttime.pipeline.states import StateStore
+from righttime.telemetry import get_log
+
+log = get_log("drain")
 
 _DRAINS_MAX = 16
 _POOL = "righttime-drains"
+_PLAN_FAILURES_MAX = 3
 
 
 class DrainEngine:
@@ -53,6 +58,7 @@ class DrainEngine:
         self._states = StateStore(folder, analysed.fingerprint, flow=analysed.flow.name, anew=anew)
         self._states.forget_after(last_job)
         self._plans = PlannedDrains(analysed, spark, self._states, streams=streams, folder=scratch)
+        self._plan_failures = 0  # in a row, of drains that went well by themselves
         self._drains = _DRAINS_MAX  # files of earlier runs are summed up after the first drain
         self._letters_max = letters_max
         self._letters = self._no_letters()
@@ -65,7 +71,7 @@ class DrainEngine:
         child = self._session()
         child.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)  # of this thread; without fair scheduling it says nothing
         numbers = range(jobs[0].number, jobs[-1].number + 1)
-        result = self._planned(jobs, numbers) or self._by_itself(child, jobs, numbers)
+        result = self._result(child, jobs, numbers)
         reach(CrashPoint.JOB_COMPUTED)
         letters, kept = self._letters.take(result.dead_letters, result.targets, {job.number: job.part_of for job in jobs if job.part_of is not None})
         states = {**result.states, (STEP, PART): kept} if kept.num_rows else result.states
@@ -73,15 +79,26 @@ class DrainEngine:
         self._drains += 1
         return Drained(result, self._letters.table.name, letters)
 
-    def _planned(self, jobs: Sequence[FlowJob], numbers: range) -> DrainResult | None:
-        changes = tables_in(jobs)
-        if changes is None or sum(rows.nbytes for rows in changes.values()) > TASK_BYTES:
-            return None
-        return run_planned(self._analysed, self._plans, changes, numbers, spans=spans_in(jobs), dead_letters_max=self._letters_max)
-
-    def _by_itself(self, child: SparkSession, jobs: Sequence[FlowJob], numbers: range) -> DrainResult:
+    def _result(self, child: SparkSession, jobs: Sequence[FlowJob], numbers: range) -> DrainResult:
+        changes, spans = tables_in(jobs), spans_in(jobs)
+        is_small = changes is not None and sum(rows.nbytes for rows in changes.values()) <= TASK_BYTES
+        reach: Reach | None = None
+        tried = changes is not None and is_small and self._plan_failures < _PLAN_FAILURES_MAX
+        if tried:
+            assert changes is not None
+            try:
+                result = run_planned(self._analysed, self._plans, changes, numbers, spans=spans, dead_letters_max=self._letters_max)
+            except TooMuchState:
+                result, reach, tried = None, "sent", False
+            if result is not None:
+                self._plan_failures = 0
+                return result
         with inputs_of(self._spark, child, self._streams, jobs, folder=self._scratch, flow=self._analysed.flow.name) as inputs:
-            return run_drain(self._analysed, child, inputs, self._states, numbers, spans=spans_in(jobs), dead_letters_max=self._letters_max)
+            result = run_drain(self._analysed, child, inputs, self._states, numbers, spans=spans, dead_letters_max=self._letters_max, reach=reach)
+        if tried and not result.careful:
+            self._plan_failures += 1
+            log.warning("drain.plan_failed", flow=self._analysed.flow.name, times=self._plan_failures, given_up=self._plan_failures == _PLAN_FAILURES_MAX)
+        return result
 
     def forget(self) -> None:
         """Begin again from nothing."""

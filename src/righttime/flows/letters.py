@@ -59,8 +59,6 @@ class LetterBook:
 
     def load(self, state: pa.Table) -> None:
         """Begin with what earlier drains left."""
-        said = state.column("reason").to_pylist()
-        state = state.set_column(state.column_names.index("reason"), "reason", pa.array(map(in_short, said), pa.string()))
         for row in state.group_by(["step", "line", "reason", "row"]).aggregate([("_w", "sum"), ("_job", "max")]).to_pylist():
             if row["_w_sum"]:
                 letter = Letter(row["step"], row["line"], row["reason"], row["row"], row["_w_sum"], row["_job_max"])
@@ -71,7 +69,7 @@ class LetterBook:
 
         `parts_of` has the jobs that are shown for those that are parts of them.
         """
-        rows = [row | {"reason": in_short(row["reason"])} for row in failed.to_pylist()]
+        rows = failed.to_pylist()
         jobs = {row["job"] for row in rows}
         jobs |= {number for step in self._held() for number in _jobs_of(targets.get(step.removeprefix("into_")))}
         lines: dict[int, pa.Table] = {}
@@ -82,7 +80,7 @@ class LetterBook:
             self._take_away(targets, number)
             for row in rows:
                 if row["job"] == number:
-                    self._apply(Letter(row["step"], row["origin"], row["reason"], row["row"], row["weight"], parts_of.get(number, number)))
+                    self._apply(self._worded(Letter(row["step"], row["origin"], row["reason"], row["row"], row["weight"], parts_of.get(number, number))))
             changed = [(name, before.get(name), self._letters.get(name)) for name in before.keys() | self._letters.keys()]
             changed = [(name, old, new) for name, old, new in changed if old != new]
             kept += [_state(old, -old.times, number) for _, old, _ in changed if old is not None]
@@ -94,6 +92,10 @@ class LetterBook:
             reason = f"{len(self._letters)} rows wait in {self.table.name}; {last.reason}"
             raise TooManyDeadLetters(flow=self._flow, bound=self._letters_max, jobs=str(max(jobs)), origin=last.line, reason=reason)
         return lines, pa.Table.from_pylist(kept, schema=_STATE)
+
+    def _worded(self, letter: Letter) -> Letter:
+        """Return the letter with its reason in short, unless it is known by a long one: the first version kept these, and it is the same letter."""
+        return letter if self._id(letter) in self._letters else replace(letter, reason=in_short(letter.reason))
 
     def _held(self) -> set[str]:
         """Return the steps into tables that have letters."""

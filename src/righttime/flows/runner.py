@@ -291,6 +291,9 @@ class FlowRunner:
         """Let queries that run come to their ends while there are more of them than cores can carry: a drain would make them later, and those that come
         meanwhile are taken along."""
         catalyst, crowd = self._with.catalyst, _CROWD * self._with.cores
+        with catalyst.lock:
+            if len(catalyst.leases) + len(catalyst.admissions) <= crowd:
+                return
         with self._changed:
             self._changed.wait_for(lambda: self._stopping or not self._done, timeout=_YIELD_S)  # whoever waits for these is about to run
         with catalyst.lock:
@@ -368,6 +371,7 @@ class FlowRunner:
             self.link.trouble = trouble
             self.link.asked.notify_all()
             self._with.catalyst.arrivals.notify_all()
+            self._with.catalyst.space.notify_all()
 
 
 class _Nothing:

@@ -25,7 +25,7 @@ from righttime.pipeline.operators.query import Reach, writing
 from righttime.pipeline.operators.signed import JOB, WEIGHT
 from righttime.pipeline.operators.target import CLASH, DELETE, OPERATION
 from righttime.pipeline.plan import Guard, Inputs, Output, Plan, Trusting
-from righttime.pipeline.planned import Found, PlannedDrains
+from righttime.pipeline.planned import DoesNotFit, Found, PlannedDrains
 from righttime.pipeline.reach import States, TooMuchState, Watched, reach_of, set_up
 from righttime.pipeline.spans import Spans
 from righttime.pipeline.stateless import ROW
@@ -70,10 +70,11 @@ def run_drain(
     *,
     spans: Mapping[str, Spans] | None = None,
     dead_letters_max: int = 10_000,
+    reach: Reach | None = None,
 ) -> DrainResult:
     """Run the jobs of one drain and return what they give; the frames of `inputs` have `_job`, `_w` and the system columns of streams.
 
-    `spans` tells of streams between which values the columns of their changes lie.
+    `spans` tells of streams between which values the columns of their changes lie; `reach` is chosen by their size if it is not given.
 
     Raises `ExpectationFailed`, `LookupFailed` and `KeyTwice` with the first job concerned, `TooManyDeadLetters`, `StepFailed`.
     """
@@ -82,7 +83,7 @@ def run_drain(
     work = _Work(analysed, child, inputs, states, jobs, spans or {})
     try:
         with quiet():
-            return results.of(work.run(reach_of(inputs.values())), [])
+            return results.of(work.run(reach or reach_of(inputs.values())), [])
     except SparkFailure as error:
         log.info("drain.careful", flow=flow.name, jobs=len(jobs), reason=reason_of(error))
     guard = Careful(flow.name, child, jobs, letters_max=dead_letters_max)
@@ -97,11 +98,14 @@ def run_drain(
 def run_planned(
     analysed: Analysed, plans: PlannedDrains, changes: Mapping[str, pa.Table], jobs: range, *, spans: Mapping[str, Spans], dead_letters_max: int = 10_000
 ) -> DrainResult | None:
-    """Run a small drain by a plan that is there, or is there from now on; None if it has to be run by itself: much state, or rows that fail."""
+    """Run a small drain by a plan that is there, or is there from now on; None if it has to be run by itself because it fails.
+
+    Raises `TooMuchState` if there is too much of it for small drains.
+    """
     try:
         with quiet():
             found = plans.run(changes, jobs, spans=spans)
-    except TooMuchState:
+    except DoesNotFit:
         return None
     except SparkFailure as error:
         log.info("drain.failed", flow=analysed.flow.name, jobs=len(jobs), reason=reason_of(error))

@@ -7,6 +7,7 @@ Promise: what passes gives the same value for the same row at any time; aggregat
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,10 @@ _REFUSED = {
     "GENERATOR": "it gives several rows; use apply() with rows='any'",
     "CURRENT_LIKE": "it depends on the time or the session of the run; a row must always give the same value",
 }
+# Texts that are times of the run: Spark puts the time in their place before anybody can see them.
+_WORD = r"""(['"])\s*(?:now|today|yesterday|tomorrow)\b[^'"]*\1"""
+_TIME = r"(?:date|timestamp(?:_[nl]tz)?)\b"
+_NOW = re.compile(rf"\b{_TIME}\s*{_WORD}|\bcast\s*\(\s*{_WORD.replace('1', '2')}\s+as\s+{_TIME}|{_WORD.replace('1', '3')}\s*::\s*{_TIME}", re.IGNORECASE)
 
 
 class Expressions:
@@ -86,6 +91,8 @@ class Expressions:
             raise self._refusal(error, frame, expression, origin) from error
         plan = found._jdf.queryExecution().analyzed()
         reasons = [why for why, pattern in self._patterns.items() if plan.containsPattern(pattern)]
+        if _NOW.search(expression):
+            reasons.append(_REFUSED["CURRENT_LIKE"])
         if not plan.deterministic():
             reasons.append("it gives another value each time; a row must always give the same value")
         if reasons:

@@ -34,8 +34,13 @@ from righttime.warehouse.durable import remove_quietly
 
 _PLANS_MAX = 4
 _FILE_BYTES = TASK_BYTES + 16 * MIB  # Parquet may take more than Arrow, by its pages and footers
-_ONCE = ("Exchange", "Subquery", "InMemoryTableScan")
+_ONCE = ("Exchange", "Subquery", "InMemoryTableScan")  # how the names of such steps end
 _numbers = count(1)
+
+
+class DoesNotFit(Exception):
+    """The changes of a drain need larger files than plans are made for."""
+
 
 Found = list[tuple[Output, pa.Table]]
 _Seen = tuple[object, ...]
@@ -105,8 +110,11 @@ class PlannedDrain:
                 self._union = tagged_union([output.frame for output in self._outputs], self._columns) if self._outputs else None
         finally:
             self._remove()
-        self._shared = [(rdd, rdd.getStorageLevel()) for rdd in self._plan.shared]
-        for rdd, _ in self._shared:
+        context: Any = session.sparkContext._jsc
+        self._context = context.sc()
+        shared = self._plan.shared
+        self._shared = [rdd.id() for rdd in shared]
+        for rdd in shared:
             # Put aside for one run, and computed again in the next: not checkpointed, which would be for good.
             getattr(rdd, "checkpointData_$eq")(session._jvm.scala.Option.empty())  # type: ignore[union-attr]
         self._seen = self._sees(states, spans)
@@ -117,7 +125,13 @@ class PlannedDrain:
         """Return whether each run computes everything anew. What Spark has shuffled or sent, or the answer to a query within a query, it would not."""
         frames = [*self._plan.before_shared, *([self._union] if self._union is not None else [])]
         plans: list[Any] = [frame._jdf.queryExecution().executedPlan() for frame in frames]
-        return not any(word in plan.toString() for plan in plans for word in _ONCE)
+        while plans:
+            plan = plans.pop()
+            if plan.nodeName().endswith(_ONCE) or not plan.subqueries().isEmpty():
+                return False
+            children = plan.children()
+            plans += [children.apply(place) for place in range(children.size())]
+        return True
 
     def _input(self, session: SparkSession, name: str, columns: pa.Schema) -> DataFrame:
         with self._paths[name].open("wb") as file:
@@ -158,7 +172,8 @@ class PlannedDrain:
         beside = path.with_suffix(".new")
         pq.write_table(rows.combine_chunks(), beside, compression="none", use_dictionary=False, write_statistics=False)
         beside.replace(path)
-        assert path.stat().st_size <= _FILE_BYTES, "Spark would not read beyond what it planned"
+        if path.stat().st_size > _FILE_BYTES:  # Spark would not read beyond what it planned
+            raise DoesNotFit
 
     def _remove(self) -> None:
         for path in self._paths.values():
@@ -166,14 +181,15 @@ class PlannedDrain:
 
     def _forget(self) -> None:
         """Let what was put aside be computed anew by the next run. Waits until it is gone: the next run must not find it."""
-        for rdd, level in self._shared:
-            rdd.unpersist(True)
-            rdd.persist(level)
+        for number in self._shared:
+            # Not unpersist() of the RDD itself: each persist() that would have to follow leaves a note behind that is kept as long as the plan.
+            self._context.unpersistRDD(number, True)
 
 
 def _check_jobs(found: Found, jobs: range) -> None:
     """See that nothing came from another drain."""
     for output, rows in found:
-        if output.kind in ("target", "state") and rows.num_rows:
+        if rows.num_rows:
             ends: Any = pc.min_max(rows.column(JOB)).as_py()
-            assert ends["min"] is None or jobs.start <= ends["min"] <= ends["max"] < jobs.stop, f"{output.step} has rows of jobs {ends}, not of {jobs}"
+            if ends["min"] not in jobs or ends["max"] not in jobs:
+                raise AssertionError(f"{output.step} has rows of jobs {ends}, not of {jobs}")
