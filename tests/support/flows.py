@@ -20,7 +20,7 @@ from righttime.pipeline.analysis import Analysed, analyse
 from righttime.pipeline.execute import DrainResult, run_drain, run_planned
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.operators.signed import WEIGHT
-from righttime.pipeline.planned import PlannedDrains
+from righttime.pipeline.planned import DoesNotFit, PlannedDrains
 from righttime.pipeline.spans import Spans, can_meet, spans_of
 from righttime.pipeline.spark import SparkOwner
 from righttime.pipeline.states import StateStore
@@ -173,8 +173,11 @@ class Bench:
         """Run over some of the changes first: what is left of that must not be seen in the drain itself."""
         assert self.plans is not None
         some = {name: table.filter(pc.equal(pc.bit_wise_and(table["_ordinal"], 1), 0)) for name, table in changes.items()}
-        run_planned(self.analysed, self.plans, some, numbers, spans=spans)  # what it gives is not looked at
-        return run_planned(self.analysed, self.plans, changes, numbers, spans=spans)
+        try:
+            run_planned(self.analysed, self.plans, some, numbers, spans=spans)  # what it gives is not looked at
+            return run_planned(self.analysed, self.plans, changes, numbers, spans=spans)
+        except DoesNotFit:
+            return None
 
     def rows(self, table: str) -> list[Row]:
         """Return the rows of a target, sorted."""

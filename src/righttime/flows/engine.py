@@ -21,8 +21,9 @@ from righttime.flows.letters import PART, STEP, LetterBook
 from righttime.pipeline.analysis import Analysed
 from righttime.pipeline.execute import DrainResult, run_drain, run_planned
 from righttime.pipeline.operators.query import Reach
-from righttime.pipeline.planned import PlannedDrains
+from righttime.pipeline.planned import DoesNotFit, PlannedDrains
 from righttime.pipeline.reach import TASK_BYTES, TooMuchState
+from righttime.pipeline.spans import Spans
 from righttime.pipeline.spark import SparkOwner
 from righttime.pipeline.states import StateStore
 from righttime.telemetry import get_log
@@ -80,25 +81,30 @@ class DrainEngine:
         return Drained(result, self._letters.table.name, letters)
 
     def _result(self, child: SparkSession, jobs: Sequence[FlowJob], numbers: range) -> DrainResult:
+        """Run a small drain by a plan, any other by itself; one whose plan fails, too."""
         changes, spans = tables_in(jobs), spans_in(jobs)
-        is_small = changes is not None and sum(rows.nbytes for rows in changes.values()) <= TASK_BYTES
-        reach: Reach | None = None
-        tried = changes is not None and is_small and self._plan_failures < _PLAN_FAILURES_MAX
-        if tried:
-            assert changes is not None
-            try:
-                result = run_planned(self._analysed, self._plans, changes, numbers, spans=spans, dead_letters_max=self._letters_max)
-            except TooMuchState:
-                result, reach, tried = None, "sent", False
-            if result is not None:
-                self._plan_failures = 0
-                return result
-        with inputs_of(self._spark, child, self._streams, jobs, folder=self._scratch, flow=self._analysed.flow.name) as inputs:
-            result = run_drain(self._analysed, child, inputs, self._states, numbers, spans=spans, dead_letters_max=self._letters_max, reach=reach)
-        if tried and not result.careful:
+        if changes is None or sum(rows.nbytes for rows in changes.values()) > TASK_BYTES or self._plan_failures == _PLAN_FAILURES_MAX:
+            return self._by_itself(child, jobs, numbers, spans)
+        try:
+            planned = run_planned(self._analysed, self._plans, changes, numbers, spans=spans, dead_letters_max=self._letters_max)
+        except DoesNotFit:
+            return self._by_itself(child, jobs, numbers, spans)
+        except TooMuchState:
+            return self._by_itself(child, jobs, numbers, spans, reach="sent")
+        if planned is not None:
+            self._plan_failures = 0
+            return planned
+        result = self._by_itself(child, jobs, numbers, spans)
+        if not result.careful:  # so it was not for a row
             self._plan_failures += 1
             log.warning("drain.plan_failed", flow=self._analysed.flow.name, times=self._plan_failures, given_up=self._plan_failures == _PLAN_FAILURES_MAX)
         return result
+
+    def _by_itself(
+        self, child: SparkSession, jobs: Sequence[FlowJob], numbers: range, spans: Mapping[str, Spans], *, reach: Reach | None = None
+    ) -> DrainResult:
+        with inputs_of(self._spark, child, self._streams, jobs, folder=self._scratch, flow=self._analysed.flow.name) as inputs:
+            return run_drain(self._analysed, child, inputs, self._states, numbers, spans=spans, dead_letters_max=self._letters_max, reach=reach)
 
     def forget(self) -> None:
         """Begin again from nothing."""

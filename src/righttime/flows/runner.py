@@ -37,6 +37,7 @@ Mode = Literal["on_demand", "near_real_time", "sequential"]
 _REPORTS_MAX = 100
 _GATHER_S = 0.05  # what comes later is taken by the next drain, all of it: waiting longer for it makes both later
 _PAUSE_S = 0.01
+_CROWD = 2  # queries for each core; with one, cores are idle while a drain begins
 _YIELD_S = 1.0
 _ROUND_S = 1.0  # how often a runner looks around though nobody woke it
 
@@ -289,7 +290,7 @@ class FlowRunner:
     def _yield(self) -> None:
         """Let queries that run come to their ends while there are more of them than cores can carry: a drain would make them later, and those that come
         meanwhile are taken along."""
-        catalyst, crowd = self._with.catalyst, self._with.cores
+        catalyst, crowd = self._with.catalyst, _CROWD * self._with.cores
         with catalyst.lock:
             if len(catalyst.leases) + len(catalyst.admissions) <= crowd:
                 return

@@ -25,7 +25,7 @@ from righttime.pipeline.operators.query import Reach, writing
 from righttime.pipeline.operators.signed import JOB, WEIGHT
 from righttime.pipeline.operators.target import CLASH, DELETE, OPERATION
 from righttime.pipeline.plan import Guard, Inputs, Output, Plan, Trusting
-from righttime.pipeline.planned import DoesNotFit, Found, PlannedDrains
+from righttime.pipeline.planned import Found, PlannedDrains
 from righttime.pipeline.reach import States, TooMuchState, Watched, reach_of, set_up
 from righttime.pipeline.spans import Spans
 from righttime.pipeline.stateless import ROW
@@ -100,13 +100,11 @@ def run_planned(
 ) -> DrainResult | None:
     """Run a small drain by a plan that is there, or is there from now on; None if it has to be run by itself because it fails.
 
-    Raises `TooMuchState` if there is too much of it for small drains.
+    Raises `TooMuchState` and `DoesNotFit` if there is too much for a small drain.
     """
     try:
         with quiet():
             found = plans.run(changes, jobs, spans=spans)
-    except DoesNotFit:
-        return None
     except SparkFailure as error:
         log.info("drain.failed", flow=analysed.flow.name, jobs=len(jobs), reason=reason_of(error))
         return None
