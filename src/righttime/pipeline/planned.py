@@ -11,6 +11,7 @@ ever be, and hold the changes of one drain as long as it runs.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,7 @@ class PlannedDrains:
         others = [other for other in self._plans if other is not plan]
         self._plans = others  # a failure may leave half of what is shared behind: then its plan is not used again
         found = plan.run(changes, jobs)
-        if plan.is_lasting:
-            self._plans = [*others, plan][-_PLANS_MAX:]
+        self._plans = [*others, plan][-_PLANS_MAX:]
         return found
 
     def _ready_session(self) -> SparkSession:
@@ -84,7 +84,7 @@ class PlannedDrains:
 
 
 class PlannedDrain:
-    """One plan; `is_lasting` tells whether it can be run again."""
+    """One plan."""
 
     def __init__(
         self,
@@ -118,11 +118,11 @@ class PlannedDrain:
             # Put aside for one run, and computed again in the next: not checkpointed, which would be for good.
             getattr(rdd, "checkpointData_$eq")(session._jvm.scala.Option.empty())  # type: ignore[union-attr]
         self._seen = self._sees(states, spans)
-        # State may be summed up meanwhile: then it is not known what was seen.
-        self.is_lasting = version == states.version and self._computes_all()
+        self._is_known = version == states.version  # state may be summed up meanwhile: then it is not known what was seen
 
+    @cached_property
     def _computes_all(self) -> bool:
-        """Return whether each run computes everything anew. What Spark has shuffled or sent, or the answer to a query within a query, it would not."""
+        """Whether each run computes everything anew. What Spark has shuffled or sent, or the answer to a query within a query, it would not."""
         frames = [*self._plan.before_shared, *([self._union] if self._union is not None else [])]
         plans: list[Any] = [frame._jdf.queryExecution().executedPlan() for frame in frames]
         while plans:
@@ -139,8 +139,9 @@ class PlannedDrain:
         return scan_files(session, columns.append(pa.field(JOB, pa.int64())), [str(self._paths[name])])
 
     def fits(self, states: StateStore, changes: Mapping[str, pa.Table], spans: Mapping[str, Spans]) -> bool:
-        """Return whether a plan for these changes would be the same."""
-        return self._streams == changes.keys() and self._seen == self._sees(states, spans)
+        """Return whether a plan for these changes would be the same, and this one can be run again."""
+        # Last what costs most: of many plans nobody ever asks.
+        return self._is_known and self._streams == changes.keys() and self._seen == self._sees(states, spans) and self._computes_all
 
     def _sees(self, states: StateStore, spans: Mapping[str, Spans]) -> _Seen:
         """Return what the plan would read of the state with changes between these values."""
