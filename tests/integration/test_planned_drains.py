@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from righttime.pipeline import planned
+import righttime as rt
+from righttime.client import Warehouse
+from righttime.pipeline import execute, planned, reach
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.spark import SparkOwner
 from tests.support.flows import Bench
@@ -117,3 +120,50 @@ def test_columns_of_any_name_may_be_planned(child: SparkSession, spark_owner: Sp
         bench.drain(time)
     assert len(bench.rows("copy")) == 3
     assert plans(bench) <= 2
+
+
+@pytest.fixture
+def wh(tmp_path: Path, spark_owner: SparkOwner) -> Iterator[Warehouse]:
+    """A warehouse with a stream, on the Spark of this run."""
+    spark_owner.session()
+    with rt.open(tmp_path / "wh") as opened:
+        opened.create_stream("s", "k INT, g STRING, v INT", keys=["k"])
+        yield opened
+
+
+def totals(wh: Warehouse, commits: int) -> None:
+    """Let a flow follow so many commits, each asked for by itself."""
+    flow = rt.Flow("f")
+    flow.stream("s").aggregate(by="g", total="sum(v)").into("agg", keys="g")
+    with wh.run(flow):
+        for k in range(1, commits + 1):
+            wh.stream("s").insert([{"k": k, "g": "a", "v": 1}])
+            assert wh.read("agg", wait="120s").rows() == [("a", k)]
+
+
+def test_plans_that_fail_though_no_row_does_are_given_up(wh: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their drains are run by themselves, nothing is lost, and nobody pays for them for ever."""
+    tried = []
+
+    def fail(*given: Any, **options: Any) -> Any:
+        tried.append(1)
+        raise Py4JError("no such method")
+
+    monkeypatch.setattr(planned.PlannedDrain, "run", fail)
+    totals(wh, 5)
+    assert len(tried) == 3
+
+
+def test_drains_over_much_state_are_run_by_themselves(wh: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not tried as small ones a second time."""
+    monkeypatch.setattr(reach, "TASK_STATE_BYTES", 0)
+    reaches = []
+    run = execute._Work.run
+
+    def note(self: Any, reach: Any, *guard: Any) -> Any:
+        reaches.append(reach)
+        return run(self, reach, *guard)
+
+    monkeypatch.setattr(execute._Work, "run", note)
+    totals(wh, 3)
+    assert reaches == ["sent", "sent"], "the first drain finds no state, and is planned"

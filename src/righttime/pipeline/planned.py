@@ -1,4 +1,4 @@
-"""Small drains by plans that were made before: planning takes Spark several times as long as running them.
+"""Small drains by plans that were made before: planning takes Spark longer than running them.
 
 In: the changes of a drain as Arrow tables, and the state of its flow.
 Out: what the drain gives.

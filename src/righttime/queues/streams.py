@@ -42,6 +42,7 @@ class Streams:
 
     `issue(streams, given)` returns the time of a commit. It is called under the feed lock, before the commit is written: a reader that asks for a time
     that may have been issued waits until that commit is visible. So whoever holds a lock that `issue` takes must not read streams.
+    `now_us` is the clock by which times of sources are told from mistakes.
     """
 
     def __init__(self, folder: Path, *, settings: Settings, issue: Issue, now_us: Callable[[], int]) -> None:
