@@ -6,7 +6,7 @@ Promise: pure; words depend on nothing but the values. Rows of two batches can b
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,11 @@ Words = npt.NDArray[np.uint64]  # one row per value, two 64-bit words each
 NULL = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F], dtype=np.uint64)
 _STEP = np.array([0xD6E8FEB86659FD93, 0xA0761D6478BD642F], dtype=np.uint64)
 _SEED = np.array([0x2545F4914F6CDD1D, 0xE7037ED1A0B428DB], dtype=np.uint64)
+_BEGUN = _SEED * _STEP
+_SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
+_FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _LONG_TEXT = 512  # bytes; longer texts are rare, and each of them is hashed by itself
+_FIRST_BYTES = np.array([(1 << 8 * count) - 1 for count in range(9)], dtype=np.uint64)  # so many of eight
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +37,24 @@ class Rules:
 
 def row_words(batch: pa.RecordBatch, rules: Rules) -> Words:
     """Return two words per row."""
-    words = np.broadcast_to(_SEED, (batch.num_rows, 2))
-    for column in batch.columns:
-        words = mixed(words * _STEP + value_words(column, rules))
+    return combined([value_words(column, rules) for column in batch.columns], batch.num_rows)
+
+
+def combined(columns: Sequence[Words], rows: int) -> Words:
+    """Return two words per row from those of its values."""
+    if not columns:
+        return np.tile(_SEED, (rows, 1))
+    words = mixed(_BEGUN + columns[0])
+    for column in columns[1:]:
+        words = mixed(words * _STEP + column)
     return words
 
 
 def mixed(words: Words) -> Words:
     """Spread each word's bits over the whole word (the finisher of splitmix64)."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
+    words = (words ^ (words >> _SHIFTS[0])) * _FACTORS[0]
+    words = (words ^ (words >> _SHIFTS[1])) * _FACTORS[1]
+    return words ^ (words >> _SHIFTS[2])
 
 
 def value_words(column: pa.Array, rules: Rules) -> Words:
@@ -82,10 +93,7 @@ def _valid_words(column: pa.Array, rules: Rules) -> Words:
 
 def words_of_parts(*parts: npt.NDArray[Any]) -> Words:
     """Return two words for each place of some arrays of numbers."""
-    words = np.broadcast_to(_SEED, (len(parts[0]), 2))
-    for part in parts:
-        words = mixed(words * _STEP + part.astype(np.uint64, copy=False)[:, np.newaxis])
-    return words
+    return combined([part.astype(np.uint64, copy=False)[:, np.newaxis] for part in parts], len(parts[0]))
 
 
 def _integer_words(column: pa.Array) -> Words:
@@ -114,10 +122,7 @@ def _decimal_words(column: pa.Array) -> Words:
 
 
 def _struct_words(column: pa.Array, rules: Rules) -> Words:
-    words = np.broadcast_to(_SEED, (len(column), 2))
-    for field in column.flatten():
-        words = mixed(words * _STEP + value_words(field, rules))
-    return np.array(words)
+    return combined([value_words(field, rules) for field in column.flatten()], len(column))
 
 
 def _list_words(column: pa.Array, rules: Rules, *, ordered: bool) -> Words:
@@ -150,18 +155,20 @@ def many_texts(column: pa.Array) -> Words:
     """Hash strings or binaries eight bytes at a time, all of them at once; for columns whose texts mostly differ."""
     if not _is_text(column.type):
         return distinct_texts(column)
-    starts, lengths, eights = _eights(column.cast(pa.large_binary()))
+    starts, lengths, eights = _eights(column)
     words = words_of_parts(lengths)
-    long = np.flatnonzero(lengths > _LONG_TEXT)
-    open_rows, done = np.flatnonzero((lengths > 0) & (lengths <= _LONG_TEXT)), 0
-    while len(open_rows):
-        left = lengths[open_rows] - done
-        part = eights[starts[open_rows] + done]
+    longest = int(lengths.max())
+    for done in range(0, min(longest, _LONG_TEXT), 8):
+        left = lengths - done
+        rows: Any = slice(None)
+        if longest > _LONG_TEXT or left.min() <= 0:
+            rows = np.flatnonzero((left > 0) & (lengths <= _LONG_TEXT))
+            left = left[rows]
         # The bytes behind a text are those of the next one.
-        part &= np.where(left < 8, (np.uint64(1) << (8 * np.minimum(left, 7)).astype(np.uint64)) - np.uint64(1), np.uint64(0xFFFFFFFFFFFFFFFF))
-        words[open_rows] = mixed(words[open_rows] * _STEP + part[:, np.newaxis])
-        open_rows, done = open_rows[left > 8], done + 8
-    if len(long):
+        part = eights[starts[rows] + done] & _FIRST_BYTES[np.minimum(left, 8)]
+        words[rows] = mixed(words[rows] * _STEP + part[:, np.newaxis])
+    if longest > _LONG_TEXT:
+        long = np.flatnonzero(lengths > _LONG_TEXT)
         words[long] = distinct_texts(column.take(pa.array(long)))
     return words
 
@@ -169,12 +176,14 @@ def many_texts(column: pa.Array) -> Words:
 def _eights(texts: pa.Array) -> "tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Words]":
     """Return start and length of each text, and the eight bytes from every byte on as one number."""
     _, offsets, content = texts.buffers()
-    bounds = np.frombuffer(offsets, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    is_large = pa.types.is_large_string(texts.type) or pa.types.is_large_binary(texts.type)
+    bounds = np.frombuffer(offsets, dtype=np.int64 if is_large else np.int32)[texts.offset : texts.offset + len(texts) + 1].astype(np.int64)
     size = int(bounds[-1] - bounds[0])
     padded = np.zeros(size + 8, dtype=np.uint8)
     if size:
         padded[:size] = np.frombuffer(content, dtype=np.uint8)[bounds[0] : bounds[-1]]
-    return bounds[:-1] - bounds[0], np.diff(bounds), np.ndarray((size + 1,), dtype="<u8", buffer=padded.data, strides=(1,))
+    starts = bounds[:-1]
+    return starts - bounds[0], bounds[1:] - starts, np.ndarray((size + 1,), dtype="<u8", buffer=padded.data, strides=(1,))
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -137,12 +137,12 @@ class FlowRunner:
                 self._cut(cut_us, "query")
         while not self._stopping:
             self._count_tapped()
-            timeout_s = min(self._schedule.wait_s(catalyst.clock.monotonic_s()), _ROUND_S)
+            timeout_s = _ROUND_S if self._is_behind() else min(self._schedule.wait_s(catalyst.clock.monotonic_s()), _ROUND_S)
             for cut_us in catalyst.await_cuts(self.link, timeout_s=0.0 if self._next_arrived() else timeout_s):
                 self._cut(cut_us, "query")
                 self._schedule.asked(catalyst.clock.monotonic_s())
             self._count_tapped()
-            if self._schedule.due(catalyst.clock.monotonic_s()):
+            if self._is_due():
                 self._with.taps.pull_for(self.streams, catalyst.authority.read_us())
                 *wanted, now_us = catalyst.close_job(self.link)
                 for cut_us in wanted:
@@ -160,6 +160,15 @@ class FlowRunner:
         waiting = self._with.taps.waiting(self.streams, self._cut_us)
         if waiting is not None:
             self._schedule.count(waiting + sum(self._with.feed.rows(self.streams, self._cut_us).values()))
+
+    def _is_due(self) -> bool:
+        """Tell whether to cut a job that no query asked for."""
+        return not self._is_behind() and self._schedule.due(self._with.catalyst.clock.monotonic_s())
+
+    def _is_behind(self) -> bool:
+        """Tell whether a job waits for its drain: what comes until then belongs to the next one, for further jobs of nobody's would only wait with it."""
+        with self._changed:
+            return bool(self._waiting or self._ready)
 
     def _next_arrived(self) -> FlowJob | None:
         """Return the oldest job that is cut and not prepared, if everything up to its horizon has arrived."""
@@ -212,7 +221,7 @@ class FlowRunner:
         self._schedule.changed(rows)
         with self._changed:
             arriving = bool(self._waiting)
-        if arriving or self._schedule.due(self._with.catalyst.clock.monotonic_s()):
+        if arriving or self._is_due():
             self._nudge()
 
     def _nudge(self) -> None:
@@ -223,6 +232,8 @@ class FlowRunner:
 
     def _drain_all(self) -> None:
         while (jobs := self._next_drain()) is not None:
+            if self._is_due():
+                self._nudge()
             now_s = self._with.catalyst.clock.monotonic_s
             for job in jobs:
                 job.marks["started"], job.jobs_in_drain = now_s(), len(jobs)

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import reduce
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -75,6 +75,7 @@ class SparkOwner:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._session: SparkSession | None = None
+        self._template: SparkSession | None = None  # of the children
 
     @property
     def started(self) -> bool:
@@ -97,9 +98,17 @@ class SparkOwner:
 
     def child(self) -> SparkSession:
         """Return a new session of the same Spark, with its own views and with the settings that our answers rely on."""
-        child = self.session().newSession()
-        for name, value in CHILD_CONF.items():
-            child.conf.set(name, value)
+        with _shared:
+            session = self.session()
+            if self._template is None or self._template.sparkContext is not session.sparkContext:
+                self._template = session.newSession()
+                for name, value in CHILD_CONF.items():
+                    self._template.conf.set(name, value)
+            template = self._template
+        # A clone takes one call to the JVM; a session that is set up anew takes eighteen, for every query.
+        child = SparkSession.__new__(SparkSession)
+        child.__dict__ = {name: value for name, value in template.__dict__.items() if name != "conf"}
+        child._jsparkSession = template._jsparkSession.cloneSession()
         return child
 
     def relation(self, child: SparkSession, columns: pa.Schema, files: Sequence[str], *, hidden: Hidden | None = None) -> DataFrame:
@@ -132,7 +141,7 @@ class SparkOwner:
         """Let go of the session; stop it if we started it and no other warehouse of this process holds it."""
         global _started_context
         with _shared:
-            session, self._session = self._session, None
+            session, self._session, self._template = self._session, None, None
             held = self in _holders
             _holders.discard(self)
             if session is None or not held or _holders or not _is_alive(session):
@@ -146,8 +155,9 @@ def scan_files(child: SparkSession, columns: pa.Schema, files: Sequence[str]) ->
     """Return a fresh relation over exactly these Parquet files, in one scan."""
     # One string and one split: handing over a list costs a round trip to the JVM per file.
     separated = "\n".join(_GLOB.sub(r"\\\g<0>", f"file://{file}" if file.startswith("/") else file) for file in files)
-    paths = _jvm(child).org.apache.commons.lang3.StringUtils.split(separated, "\n")
-    return DataFrame(child.read.schema(_all_nullable(columns))._jreader.parquet(paths), child)
+    paths = getattr(_jvm(child), "org.apache.commons.lang3.StringUtils").split(separated, "\n")
+    session: Any = child._jsparkSession
+    return DataFrame(session.read().schema(session.parseDataType(_as_json(columns))).parquet(paths), child)
 
 
 def _start(settings: Settings) -> SparkSession:
@@ -269,6 +279,11 @@ def _is_alive(session: SparkSession) -> bool:
 
 def _jvm(session: SparkSession) -> Any:
     return session._jvm
+
+
+@lru_cache(maxsize=1024)
+def _as_json(columns: pa.Schema) -> str:
+    return _all_nullable(columns).json()
 
 
 def _all_nullable(columns: pa.Schema) -> StructType:

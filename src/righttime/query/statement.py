@@ -6,10 +6,11 @@ Promise: pure; a statement that writes, has side effects or hides a table's name
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, wraps
 from itertools import count, pairwise
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import sqlglot
 from sqlglot import Token, TokenType, exp
@@ -21,6 +22,8 @@ from righttime.errors import SqlRefused
 from righttime.query.literals import Value, literal_value
 
 STATEMENT_CHARS_MAX = 1_000_000
+_KNOWN_MAX = 512
+_KNOWN_CHARS_MAX = 10_000
 
 _DIALECT = "spark"
 _OPENINGS = frozenset({"select", "with", "values", "table", "from"})
@@ -87,6 +90,21 @@ class InsertStatement:
     placeholders: int = 0
 
 
+_Read = TypeVar("_Read")
+
+
+def _remembering(read: Callable[[str], _Read]) -> Callable[[str], _Read]:
+    """Let short texts, which are often asked again, be read once."""
+    known = lru_cache(maxsize=_KNOWN_MAX)(read)
+
+    @wraps(read)
+    def read_or_known(sql: str) -> _Read:
+        return known(sql) if len(sql) <= _KNOWN_CHARS_MAX else read(sql)
+
+    return read_or_known
+
+
+@_remembering
 def split_currency(sql: str) -> tuple[str, int | None]:
     """Cut `CURRENCY BOUND n unit` off the end of a query; return the rest and the bound in microseconds, None if there was none."""
     tokens = _tokens(sql)
@@ -100,6 +118,7 @@ def split_currency(sql: str) -> tuple[str, int | None]:
     return sql[: tokens[place].start].rstrip(), duration_us(re.sub(r"^([+-]) ", r"\1", " ".join(pieces.values())), what="CURRENCY BOUND")
 
 
+@_remembering
 def read_statement(sql: str) -> ReadStatement:
     """Check that the text is one query without side effects and return what it reads; raise `SqlRefused` otherwise."""
     tokens = _tokens(sql)

@@ -16,7 +16,7 @@ from righttime.queues.declared import CHANGE_TYPES, INSERT, POSTIMAGE, StreamSch
 from righttime.queues.events import by_key
 from righttime.queues.history import History
 from righttime.queues.index import KeyIndex, Numbers
-from righttime.queues.intake import Codes, Given
+from righttime.queues.intake import Codes, Flags, Given
 from righttime.queues.judge import Plan
 from righttime.queues.segments import Commits
 
@@ -37,17 +37,22 @@ class Share:
     time_us: int
     transaction: str | None
 
+    @property
+    def begins(self) -> Flags:
+        """Return which rows come into being."""
+        begins: Flags = (self.ops == INSERT) | (self.ops == POSTIMAGE)
+        return begins
+
     def stored(self) -> pa.Table:
         """Return the rows with all system columns."""
         count = self.rows.num_rows
-        begins = (self.ops == INSERT) | (self.ops == POSTIMAGE)
         system = [
             _TYPES.take(pa.array(self.ops)),
             pa.array(np.full(count, self.number)),
             pa.array(np.full(count, self.time_us)).view(pa.timestamp("us", tz="UTC")),
             pa.repeat(pa.scalar(self.transaction, pa.string()), count),
             pa.array(np.arange(self.first_seq, self.first_seq + count)),
-            pa.array(np.where(begins, 1, -1)),
+            pa.array(np.where(self.begins, 1, -1)),
             pa.array(self.since),
             pa.array(self.ordinal),
         ]
@@ -61,20 +66,16 @@ class Share:
     def body(self) -> pa.Buffer:
         """Return what the feed log keeps of it beside number, time and transaction."""
         extra = [pa.array(self.ops), pa.array(self.since), pa.array(self.ordinal)]
-        return pa.RecordBatch.from_arrays([*self.rows.columns, *extra], schema=_body_schema(self.schema)).serialize()
+        return pa.RecordBatch.from_arrays([*self.rows.columns, *extra], schema=self.schema.logged).serialize()
 
     def head(self) -> dict[str, Any]:
         """Return the other part."""
         return {"stream": self.schema.name, "number": self.number, "first_seq": self.first_seq, "rows": self.rows.num_rows}
 
 
-def _body_schema(schema: StreamSchema) -> pa.Schema:
-    return pa.schema([*schema.columns, ("_op", pa.int8()), ("_since", pa.int64()), ("_ordinal", pa.int64())])
-
-
 def read_share(schema: StreamSchema, head: dict[str, Any], body: pa.Buffer, *, time_us: int, transaction: str | None) -> Share:
     """Return the share that `head` and `body` were made of."""
-    batch = pa.ipc.read_record_batch(body, _body_schema(schema))
+    batch = pa.ipc.read_record_batch(body, schema.logged)
     width = len(schema.columns)
     rows = pa.RecordBatch.from_arrays(batch.columns[:width], schema=schema.columns)
     ops, since, ordinal = (column.to_numpy() for column in batch.columns[width:])
@@ -133,7 +134,7 @@ def index_rows(index: KeyIndex, schema: StreamSchema, rows: pa.Table) -> None:
         index.put(keys[lasts], images=images, since=since, ordinal=ordinal, seq=np.where(weight > 0, seq, 0))
 
 
-def next_ordinal(rows: pa.Table, before: int) -> int:
-    """Return how many rows began up to the end of some stored rows."""
-    begun = rows.column("_w").to_numpy() > 0
-    return int(rows.column("_ordinal").to_numpy()[begun].max()) + 1 if begun.any() else before
+def next_ordinal(begins: Flags, ordinals: Numbers, before: int) -> int:
+    """Return how many rows began up to the end of some changes."""
+    begun = ordinals[begins]
+    return int(begun.max()) + 1 if len(begun) else before

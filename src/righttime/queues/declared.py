@@ -8,6 +8,7 @@ Promise: pure; a `StreamSchema` from here can be stored by Arrow, Parquet and Sp
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -36,7 +37,7 @@ SYSTEM_COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StreamSchema:
     """One stream: the user's columns, what identifies a row, where commit times come from and what happens to bad changes."""
 
@@ -49,10 +50,15 @@ class StreamSchema:
     comment: str | None = None
     table: str | None = None  # the table of the warehouse whose changes the stream has; None: code feeds it
 
-    @property
+    @cached_property
     def stored(self) -> pa.Schema:
         """Return the columns of stored changes: the user's, then the system's."""
         return pa.schema([*self.columns, *SYSTEM_COLUMNS])
+
+    @cached_property
+    def logged(self) -> pa.Schema:
+        """Return the columns of changes in the feed log: the user's, and what cannot be told from the rest of a record."""
+        return pa.schema([*self.columns, ("_op", pa.int8()), ("_since", pa.int64()), ("_ordinal", pa.int64())])
 
     def to_json(self) -> str:
         """Return one line of JSON for the catalogue."""

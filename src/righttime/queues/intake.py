@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from righttime.changes.encoder import RowEncoder
-from righttime.changes.hashing import EXACT, Words, row_words
+from righttime.changes.hashing import EXACT, Words, combined, value_words
 from righttime.changes.rows import table_of
 from righttime.changes.schema import TableSchema
 from righttime.errors import BatchTooLarge, InputError, UnknownColumn, WrongType
@@ -27,6 +27,7 @@ Codes = npt.NDArray[np.int8]
 Flags = npt.NDArray[np.bool_]
 _UNKNOWN_TYPE = len(CHANGE_TYPES)
 _TYPE = "_change_type"
+_TYPE_NAMES = pa.array(CHANGE_TYPES, pa.string())
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +112,10 @@ def _table_types(table: pa.Table) -> Codes:
             column = column.cast(pa.string())
         except pa.ArrowException:
             return np.full(table.num_rows, _UNKNOWN_TYPE, dtype=np.int8)
-    places = pc.index_in(column, value_set=pa.array(CHANGE_TYPES, column.type))
-    codes = pc.if_else(column.is_null(), INSERT, pc.fill_null(places, _UNKNOWN_TYPE))
-    return np.asarray(codes.to_numpy(), dtype=np.int8)
+    places = pc.index_in(column, value_set=_TYPE_NAMES if pa.types.is_string(column.type) else _TYPE_NAMES.cast(column.type))
+    if places.null_count:
+        places = pc.if_else(column.is_null(), INSERT, pc.fill_null(places, _UNKNOWN_TYPE))
+    return np.asarray(places.to_numpy(), dtype=np.int8)
 
 
 def relaxed(schema: StreamSchema) -> pa.Schema:
@@ -216,8 +218,9 @@ def _check_keys(given: Given) -> None:
         if column.null_count:
             missing |= column.is_null().to_numpy(zero_copy_only=False)
     given.blame(missing, KeyMissing, f"the change has no key ({', '.join(given.schema.keys)} may not be null)")
-    given.key_words = row_words(keys, EXACT)
-    given.image_words = row_words(given.rows, EXACT)
+    words = {name: value_words(column, EXACT) for name, column in zip(given.rows.schema.names, given.rows.columns, strict=True)}
+    given.key_words = combined([words[name] for name in given.schema.keys], given.rows.num_rows)
+    given.image_words = combined(list(words.values()), given.rows.num_rows)
     given.by_key_only = (given.ops == DELETE) | (given.ops == PREIMAGE)
     if given.by_key_only.any():
         for name, column in zip(given.rows.schema.names, given.rows.columns, strict=True):

@@ -36,7 +36,8 @@ class OpenStream:
         self.heartbeat_us: int | None = None
         self._index: KeyIndex | None = None
         for segment in reversed(self.history.segments):
-            self.history.ordinals = next_ordinal(pq.read_table(segment.path, columns=["_w", "_ordinal"]), 0)
+            weights, ordinals = (column.to_numpy() for column in pq.read_table(segment.path, columns=["_w", "_ordinal"]).columns)
+            self.history.ordinals = next_ordinal(weights > 0, ordinals, 0)
             if self.history.ordinals:
                 break
 
@@ -79,7 +80,7 @@ class OpenStream:
     def publish(self, share: Share, stored: pa.Table, plan: Plan | None) -> None:
         """Show the rows of a commit that is in the feed log."""
         self.history.add(stored, share.commits())
-        self.history.ordinals = next_ordinal(stored, self.history.ordinals)
+        self.history.ordinals = next_ordinal(share.begins, share.ordinal, self.history.ordinals)
         if plan is not None and self._index is not None:
             index_plan(self._index, plan, share)
 
