@@ -188,6 +188,35 @@ def test_at_5_background_jobs(stage: Stage) -> None:
     assert stage.published() == 2
 
 
+def test_background_jobs_do_not_pile_up_behind_a_drain(stage: Stage) -> None:
+    """While one job waits for the drain before it, what else comes is left for the job after; that is cut as soon as the one that waits is taken."""
+    stage.run(triggers=Triggers(rows_max=5))
+    assert stage.runner is not None and stage.engine is not None
+    stage.engine.gate.clear()
+
+    def rows(first: int, count: int) -> None:
+        for k in range(first, first + count):
+            stage.insert(k, k)
+            stage.clock.advance(0.001)
+
+    def queued(*counts: int) -> None:
+        """Wait until so many jobs are cut, the first in its drain and the others with so many rows."""
+        runner = stage.runner
+        assert runner is not None
+        until(stage.wh, lambda: runner._unpublished == len(counts) + 1 and [job.rows_in for job in runner.queue()] == list(counts))
+
+    rows(0, 6)
+    queued()
+    rows(6, 6)
+    queued(6)
+    rows(12, 24)
+    queued(6)
+    stage.engine.gate.set()
+    until(stage.wh, lambda: stage.published() == 3)
+    assert [(job.kind, job.rows_in) for job in stage.runner.reports()] == [("background", 6), ("background", 6), ("background", 24)]
+    assert stage.query() == {k: k for k in range(36)}
+
+
 def test_at_23_tables_of_one_job_are_shown_together(tmp_path: Path) -> None:
     """A query over two targets sees both after a job, or neither."""
     stage = Stage(tmp_path / "wh")
