@@ -97,7 +97,7 @@ def _table(table: MemoryTable, now_us: int) -> TableStatus:
     oldest = [
         lane.times.time_of(part.piece.id_at(part.start))
         for lane in table.lanes.values()
-        for part in list(lane.slices(lane.stored_id + 1, lane.times.committed_id))[:1]
+        for part in lane.slices(lane.stored_id + 1, lane.times.committed_id)[:1]
     ]
     return TableStatus(
         table.name, table.version, table.rows_stored, rows_hot, table.bytes_memory, table.bytes_spilled, max(now_us - min(oldest), 0) / 1e6 if oldest else 0.0

@@ -290,7 +290,7 @@ class Play:
         for name, table in snapshot.tables.items():
             rows = self.engine.snapshots.rows(table)
             found[name] = Counter(zip(*(column.to_pylist() for column in rows.columns), strict=True))
-            assert rows.num_rows == table.rows_stored + table.rows_hot - table.receipt().rows_hidden
+            assert rows.num_rows == table.rows_stored + table.receipt().rows_hot - table.receipt().rows_hidden
         return found
 
     def expected(self, snapshot: Snapshot, *, own: str | None = None) -> dict[str, "Counter[Row]"]:

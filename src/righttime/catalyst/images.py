@@ -9,9 +9,11 @@ import os
 import tempfile
 import threading
 import weakref
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +33,9 @@ from righttime.telemetry import get_log
 _SHARED_MEMORY = Path("/dev/shm")
 _SPILL_FOLDER = "spill"
 _BATCH_ROWS = 1 << 20
+_SEGMENTS_AT_ONCE = 8  # as one, if so much has come
 _ROW_GROUP_ROWS = 1 << 17  # Spark shares a file among its cores by row groups
+_PLAINLY: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False, "write_batch_size": _ROW_GROUP_ROWS}
 
 log = get_log("images")
 
@@ -62,7 +66,7 @@ def rows_of(slices: Sequence[Slice], columns: pa.Schema, names: Sequence[str] | 
     for part in slices:
         content = part.piece.content
         if isinstance(content, Chunk):
-            chunks.append(content.slice(part.start, part.stop))
+            chunks.append(content if part.stop - part.start == content.rows else content.slice(part.start, part.stop))
         else:
             assert isinstance(content, Segment)
             if chunks:
@@ -151,8 +155,9 @@ class Images:
             for (_, source), slices in lanes.items():
                 loose: list[Slice] = []
                 for part in slices:
-                    if isinstance(part.piece.content, Segment) and part.whole:
-                        sealed.append((part.piece.content, _positions(part, hidden)))
+                    content = part.piece.content
+                    if isinstance(content, Segment) and part.whole:
+                        sealed.append((content, _positions(part, hidden)))
                     else:
                         loose.append(part)
                 while loose and (run := self._sealable(loose, committed_id=self._committed_id(table.name, source))):
@@ -171,17 +176,15 @@ class Images:
 
     def _sealable(self, loose: Sequence[Slice], *, committed_id: int) -> list[Slice]:
         """Return leading whole chunks that are enough for a segment, else nothing: small tails are re-written per cut instead."""
-        run: list[Slice] = []
-        rows = 0
-        for part in loose:
-            # Uncommitted rows are never sealed together with committed ones: a rollback takes them out alone.
-            if not part.whole or not isinstance(part.piece.content, Chunk) or part.piece.last_id > committed_id:
+        # Uncommitted rows are never sealed together with committed ones: a rollback takes them out alone.
+        committed = bisect_right(loose, committed_id, key=lambda part: part.piece.last_id)
+        count = rows = 0
+        for piece, start, stop in loose[:committed]:
+            if stop - start != piece.rows or not isinstance(piece.content, Chunk) or rows >= _SEGMENTS_AT_ONCE * self._settings.segment_rows:
                 break
-            run.append(part)
-            rows += part.rows
-            if rows >= 8 * self._settings.segment_rows:
-                break
-        return run if rows >= self._settings.segment_rows else []
+            count += 1
+            rows += piece.rows
+        return list(loose[:count]) if rows >= self._settings.segment_rows else []
 
     def _seal(self, table: TableSchema, source: str, run: Sequence[Slice], *, in_memory: bool) -> Segment:
         segment = self._write(table, run, in_memory=in_memory)
@@ -216,7 +219,7 @@ class Images:
         path = (self._memory if in_memory else self._spill) / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(_tight(rows), path, row_group_size=_ROW_GROUP_ROWS, compression="none", use_dictionary=False, write_statistics=False)
+            pq.write_table(_tight(rows), path, row_group_size=_ROW_GROUP_ROWS, **_PLAINLY)
         except BaseException as error:
             _unlink(str(path))
             if isinstance(error, OSError):

@@ -45,7 +45,7 @@ class LaneView:
 
     def __init__(self, lane: Lane, last_id: int) -> None:
         self.source = lane.source
-        self._slices = list(lane.slices(lane.stored_id + 1, last_id))
+        self._slices = lane.slices(lane.stored_id + 1, last_id)
         self._times: Numbers = np.array(lane.times.times, dtype=np.int64)
         self._time_ids: Numbers = np.array(lane.times.ids, dtype=np.int64)
         self._only: Group | None = None

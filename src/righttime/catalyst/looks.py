@@ -89,7 +89,7 @@ class Looks(CatalystMemory):
             return lease, self._slices(wanted)
 
     def _slices(self, intervals: Mapping[LaneKey, tuple[int, int]]) -> dict[LaneKey, list[Slice]]:
-        return {(table, source): list(self.tables[table].lane(source).slices(*span)) for (table, source), span in intervals.items()}
+        return {(table, source): self.tables[table].lane(source).slices(*span) for (table, source), span in intervals.items()}
 
     def release(self, lease: Lease) -> bool:
         """End a query's hold; False if it had lapsed before."""

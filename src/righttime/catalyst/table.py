@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -73,9 +73,8 @@ class Piece:
                 yield self.first_ids[run] + low - offset, high - low
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Rows start..stop-1 of one piece."""
+class Slice(NamedTuple):
+    """Rows start..stop-1 of one piece. A tuple, because a query makes thousands of them."""
 
     piece: Piece
     start: int
@@ -173,16 +172,18 @@ class Lane:
         self.times.uncommitted_id = None
         return dropped
 
-    def slices(self, first_id: int, last_id: int) -> Iterator[Slice]:
-        """Yield the rows with first_id <= id <= last_id that are still here."""
+    def slices(self, first_id: int, last_id: int) -> list[Slice]:
+        """Return the rows with first_id <= id <= last_id that are still here."""
         place = bisect_left(self.pieces, first_id, key=lambda piece: piece.last_id)
         touched = self.pieces[place : bisect_right(self.pieces, last_id, lo=place, key=lambda piece: piece.first_id)]
-        for number, piece in enumerate(touched):
-            # Only the outermost can be there in part.
-            inside = 0 < number < len(touched) - 1
-            start, stop = (0, piece.rows) if inside else (piece.rows_up_to(first_id - 1), piece.rows_up_to(last_id))
-            if stop > start:
-                yield Slice(piece, start, stop)
+        found = [Slice(piece, 0, piece.rows) for piece in touched]
+        # Only the outermost can be there in part, or with none of their rows.
+        for number in {0, len(touched) - 1} if touched else ():
+            piece = touched[number]
+            found[number] = Slice(piece, piece.rows_up_to(first_id - 1), piece.rows_up_to(last_id))
+        while found and found[-1].stop <= found[-1].start:
+            found.pop()
+        return found[1:] if found and found[0].stop <= found[0].start else found
 
     def count(self, first_id: int, last_id: int) -> int:
         """Return how many rows and operations with first_id <= id <= last_id are here."""
@@ -215,17 +216,19 @@ class Lane:
     def replace(self, old: Sequence[Piece], content: Rows) -> bool:
         """Put one sealed content in the place of neighbouring pieces; False if they are no longer all here."""
         place = bisect_left(self.pieces, old[0].first_id, key=lambda piece: piece.first_id)
-        if len(self.pieces) < place + len(old) or any(mine is not his for mine, his in zip(self.pieces[place : place + len(old)], old, strict=True)):
+        if self.pieces[place : place + len(old)] != list(old):  # pieces equal themselves only
             return False
         first_ids: list[int] = []
         offsets: list[int] = []
-        before = 0
+        before, next_id = 0, -1
         for piece in old:
             # A piece whose ids go on where the last one's ended needs no run of its own.
-            joined = 1 if first_ids and first_ids[-1] + before - offsets[-1] == piece.first_ids[0] else 0
-            first_ids.extend(piece.first_ids[joined:])
-            offsets.extend(before + offset for offset in piece.offsets[joined:])
+            joined = 1 if piece.first_ids[0] == next_id else 0
+            if joined < len(piece.first_ids):
+                first_ids.extend(piece.first_ids[joined:])
+                offsets.extend(before + offset for offset in piece.offsets[joined:])
             before += piece.rows
+            next_id = first_ids[-1] + before - offsets[-1]
         assert all(low < high for low, high in pairwise(first_ids))
         self.pieces[place : place + len(old)] = [Piece(content, first_ids, offsets)]
         return True

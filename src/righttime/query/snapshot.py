@@ -50,10 +50,6 @@ class TableSnapshot:
     stored: StoredTables
     hidden: Hidden = NOTHING
 
-    @property
-    def rows_hot(self) -> int:
-        return sum(part.rows for slices in self.lanes.values() for part in slices) + self.own.rows
-
     def receipt(self) -> TableReceipt:
         hot = [
             HotInterval(source, *self.intervals[table, source], rows=sum(part.rows for part in slices))
@@ -64,7 +60,7 @@ class TableSnapshot:
             # Rows without an id; the empty interval keeps a later re-run from claiming that it still has them.
             hot.append(HotInterval(self.own_source, 0, -1, self.own.rows))
         rows_hidden = len(self.hidden.hot) + self.hidden.rows_stored
-        return TableReceipt(self.schema.name, self.version, self.rows_stored, tuple(hot), self.rows_hot, rows_hidden)
+        return TableReceipt(self.schema.name, self.version, self.rows_stored, tuple(hot), sum(one.rows for one in hot), rows_hidden)
 
 
 @dataclass(frozen=True, slots=True)
