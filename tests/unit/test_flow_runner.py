@@ -203,7 +203,7 @@ def test_background_jobs_do_not_pile_up_behind_a_drain(stage: Stage) -> None:
         """Wait until so many jobs are cut, the first in its drain and the others with so many rows."""
         runner = stage.runner
         assert runner is not None
-        until(stage.wh, lambda: runner._unpublished == len(counts) + 1 and [job.rows_in for job in runner.queue()] == list(counts))
+        until(stage.wh, lambda: runner._queue.unpublished == len(counts) + 1 and [job.rows_in for job in runner.queue()] == list(counts))
 
     rows(0, 6)
     queued()

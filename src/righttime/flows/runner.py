@@ -7,7 +7,6 @@ A failure stops the flow, not the warehouse: what is published stays, and querie
 """
 
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -22,19 +21,18 @@ from righttime.errors.flows import ExpectationFailed, FlowFailed, KeyTwice, Look
 from righttime.flows.content import TargetContent
 from righttime.flows.feed import Feed
 from righttime.flows.inputs import prepare
-from righttime.flows.jobs import Drained, Engine, FlowJob, JobKind, JobReport, fused, report
+from righttime.flows.job_queue import JobQueue
+from righttime.flows.jobs import Drained, Engine, FlowJob, JobKind, JobReport, fused
 from righttime.flows.rebuild import Rebuilt, rebuild
 from righttime.flows.schedule import Schedule
 from righttime.flows.taps import Taps
 from righttime.pipeline.chain import Chain
-from righttime.pipeline.chain import Commit as MayCommit
 from righttime.settings import Settings
 from righttime.telemetry import METRICS, get_log
 
 log = get_log("flow")
 
 Mode = Literal["on_demand", "near_real_time", "sequential"]
-_REPORTS_MAX = 100
 _GATHER_S = 0.05  # what comes later is taken by the next drain, all of it: waiting longer for it makes both later
 _PAUSE_S = 0.01
 _CROWD = 2  # queries for each core; with one, cores are idle while a drain begins
@@ -59,7 +57,7 @@ class Work:
 
 
 class FlowRunner:
-    """Three threads of one flow: one cuts and prepares, one computes, one publishes; `_changed` guards what they share."""
+    """Three threads of one flow: one cuts and prepares, one computes, one publishes; what they share is in the queue."""
 
     def __init__(self, link: Maintainer, streams: Sequence[str], schedule: Schedule, work: Work, *, mode: Mode = "on_demand", rebuild: bool = False) -> None:
         self.link = link
@@ -68,17 +66,10 @@ class FlowRunner:
         self._schedule = schedule
         self._with = work
         last = work.catalyst.head.source(link.source)
-        self._chain = Chain(strict=False, tid=last.next_number - 1, horizon_us=link.horizon_us)
-        self._cut_us = link.horizon_us
-        self._changed = threading.Condition(threading.RLock())
-        self._waiting: deque[FlowJob] = deque()  # cut, not prepared
-        self._ready: deque[FlowJob] = deque()  # prepared, not in a drain
-        self._done: deque[tuple[list[FlowJob], Drained | Rebuilt]] = deque()  # drained, not published
-        self._reports: deque[JobReport] = deque(maxlen=_REPORTS_MAX)
-        self._unpublished = 0
+        self._queue = JobQueue(Chain(strict=False, tid=last.next_number - 1, horizon_us=link.horizon_us), rebuild=rebuild)
         self._rebuild = rebuild
+        self._cut_us = link.horizon_us
         self.parts = (0, 1)  # of targets that are built anew: how many are done, and all
-        self._stopping = False
         self.failure: FlowFailed | None = None
         steps = (("cut", self._cut_all), ("drain", self._drain_all), ("publish", self._publish_all))
         self._threads = [threading.Thread(target=self._guarded, args=(run,), name=f"righttime-{link.source}-{name}", daemon=True) for name, run in steps]
@@ -107,23 +98,19 @@ class FlowRunner:
     @property
     def running(self) -> bool:
         """Whether the flow is at work."""
-        return not self._stopping and any(thread.is_alive() for thread in self._threads)
+        return not self._queue.stopping and any(thread.is_alive() for thread in self._threads)
 
     def reports(self) -> list[JobReport]:
         """Return the last published jobs, oldest first."""
-        with self._changed:
-            return list(self._reports)
+        return self._queue.reports()
 
     def await_rebuilt(self, timeout_s: float) -> bool:
         """Wait until targets that are built anew are there; returns False if the flow stops before or it takes longer. At once if they are not built anew."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._rebuild or self._stopping, timeout=timeout_s)
-            return not self._rebuild
+        return self._queue.await_rebuilt(timeout_s)
 
     def queue(self) -> list[FlowJob]:
         """Return the jobs that are cut and not published, oldest first."""
-        with self._changed:
-            return [*(job for jobs, _ in self._done for job in jobs), *self._ready, *self._waiting]
+        return self._queue.jobs()
 
     # -- cutting and preparing ---------------------------------------------------------------------------------------
 
@@ -132,12 +119,12 @@ class FlowRunner:
         if self._rebuild:
             self._with.taps.pull_for(self.streams, catalyst.authority.read_us())
             self._cut_us, *wanted = catalyst.close_job(self.link, anew=True)
-            self._new_job(0, self._cut_us, "background", rebuild=True)
+            self._queue.cut(0, self._cut_us, "background", catalyst.clock.monotonic_s(), rebuild=True)
             for cut_us in wanted:
                 self._cut(cut_us, "query")
-        while not self._stopping:
+        while not self._queue.stopping:
             self._count_tapped()
-            timeout_s = _ROUND_S if self._is_behind() else min(self._schedule.wait_s(catalyst.clock.monotonic_s()), _ROUND_S)
+            timeout_s = _ROUND_S if self._queue.is_behind else min(self._schedule.wait_s(catalyst.clock.monotonic_s()), _ROUND_S)
             for cut_us in catalyst.await_cuts(self.link, timeout_s=0.0 if self._next_arrived() else timeout_s):
                 self._cut(cut_us, "query")
                 self._schedule.asked(catalyst.clock.monotonic_s())
@@ -148,11 +135,9 @@ class FlowRunner:
                 for cut_us in wanted:
                     self._cut(cut_us, "query")
                 self._cut(now_us, "background")
-            with self._changed:
-                due_us = self._waiting[0].horizon_us if self._waiting else 0
-            self._with.taps.pull_for(self.streams, due_us)
-            job = self._next_arrived()
-            if job is not None:
+            if (waiting := self._queue.first_cut()) is not None:
+                self._with.taps.pull_for(self.streams, waiting.horizon_us)
+            if (job := self._next_arrived()) is not None:
                 self._prepare(job)
 
     def _count_tapped(self) -> None:
@@ -163,17 +148,11 @@ class FlowRunner:
 
     def _is_due(self) -> bool:
         """Tell whether to cut a job that no query asked for."""
-        return not self._is_behind() and self._schedule.due(self._with.catalyst.clock.monotonic_s())
-
-    def _is_behind(self) -> bool:
-        """Tell whether a job waits for its drain: what comes until then belongs to the next one, for further jobs of nobody's would only wait with it."""
-        with self._changed:
-            return bool(self._waiting or self._ready)
+        return not self._queue.is_behind and self._schedule.due(self._with.catalyst.clock.monotonic_s())
 
     def _next_arrived(self) -> FlowJob | None:
         """Return the oldest job that is cut and not prepared, if everything up to its horizon has arrived."""
-        with self._changed:
-            job = self._waiting[0] if self._waiting else None
+        job = self._queue.first_cut()
         return job if job is not None and self._has_arrived(job.horizon_us) else None
 
     def _has_arrived(self, time_us: int) -> bool:
@@ -184,23 +163,13 @@ class FlowRunner:
         """Take everything up to `cut_us` into jobs; several if it is more than one drain may hold."""
         while self._cut_us < cut_us:
             horizon_us = self._with.feed.horizon(self.streams, self._cut_us, cut_us, rows_max=self._with.settings.drain_rows_max)
-            if self._is_idle() and self._has_arrived(horizon_us) and not self._with.feed.rows(self.streams, self._cut_us, horizon_us):
+            if not self._queue.unpublished and self._has_arrived(horizon_us) and not self._with.feed.rows(self.streams, self._cut_us, horizon_us):
                 self._with.catalyst.advance_flow(self.link, horizon_us)  # nothing to do: the state that is there is shared
             else:
-                self._new_job(self._cut_us, horizon_us, kind if horizon_us == cut_us else "background")
+                now_s = self._with.catalyst.clock.monotonic_s()
+                self._queue.cut(self._cut_us, horizon_us, kind if horizon_us == cut_us else "background", now_s)
             self._cut_us = horizon_us
         self._schedule.cut(sum(self._with.feed.rows(self.streams, self._cut_us).values()), self._with.catalyst.clock.monotonic_s())
-
-    def _is_idle(self) -> bool:
-        with self._changed:
-            return not self._unpublished
-
-    def _new_job(self, after_us: int, horizon_us: int, kind: JobKind, *, rebuild: bool = False) -> None:
-        with self._changed:
-            job = FlowJob(self._chain.cut(horizon_us, kind).tid, after_us, horizon_us, 0, kind, {}, rebuild)
-            job.marks["cut"] = self._with.catalyst.clock.monotonic_s()
-            self._waiting.append(job)
-            self._unpublished += 1
 
     def _prepare(self, job: FlowJob) -> None:
         feed = self._with.feed
@@ -211,17 +180,12 @@ class FlowRunner:
             prepare(job, feed.streams)
         job.marks["prepared"] = self._with.catalyst.clock.monotonic_s()
         reach(CrashPoint.JOB_PREPARED)
-        with self._changed:
-            self._waiting.popleft()
-            self._ready.append(job)
-            self._changed.notify_all()
+        self._queue.prepared(job)
 
     def _told(self, rows: int) -> None:
         """Rows have come to the streams, or word that nothing more will come up to a time."""
         self._schedule.changed(rows)
-        with self._changed:
-            arriving = bool(self._waiting)
-        if arriving or self._is_due():
+        if self._queue.first_cut() is not None or self._is_due():
             self._nudge()
 
     def _nudge(self) -> None:
@@ -242,9 +206,7 @@ class FlowRunner:
                 return
             for job in jobs:
                 job.marks["computed"] = now_s()
-            with self._changed:
-                self._done.append((jobs, drained))
-                self._changed.notify_all()
+            self._queue.drained(jobs, drained)
 
     def _drained(self, jobs: Sequence[FlowJob]) -> Drained:
         changed = [job for job in jobs if job.rows_in]
@@ -270,32 +232,29 @@ class FlowRunner:
         self.parts = (done, of)
         if of > 1:
             log.info("flow.rebuilding", flow=self.link.source, parts_done=done, parts=of)
-        return not self._stopping
+        return not self._queue.stopping
 
     def _next_drain(self) -> list[FlowJob] | None:
-        """Wait for prepared jobs, and take as many as one drain may hold; None when the flow stops. One drain at most waits to be published."""
-        settings = self._with.settings
-        with self._changed:
-            while not self._stopping and (not self._ready or len(self._done) > 1):
-                self._changed.wait(timeout=_ROUND_S)
-            if self.mode != "sequential":
-                self._gather()
+        """Wait for prepared jobs, and take as many as one drain may hold; None when the flow stops."""
+        self._queue.await_ready()
+        if self.mode != "sequential":
+            self._gather()
         if self.mode == "on_demand":
             self._yield()
-        with self._changed:
-            if self._stopping:
-                return None
-            alone = self.mode == "sequential" or self._ready[0].rebuild
-            count = 1 if alone else fused(self._ready, rows_max=settings.drain_rows_max, jobs_max=settings.drain_jobs_max)
-            return [self._ready.popleft() for _ in range(count)]
+        return self._queue.take(self._fitting)
+
+    def _fitting(self, ready: Sequence[FlowJob]) -> int:
+        """Return how many of the prepared jobs go into the next drain."""
+        settings = self._with.settings
+        alone = self.mode == "sequential" or ready[0].rebuild
+        return 1 if alone else fused(ready, rows_max=settings.drain_rows_max, jobs_max=settings.drain_jobs_max)
 
     def _gather(self) -> None:
-        """Let jobs that follow hard on each other come along: a drain of one costs nearly as much as a drain of twenty. The caller has the lock."""
+        """Let jobs that follow hard on each other come along: a drain of one costs nearly as much as a drain of twenty."""
         clock = self._with.catalyst.clock
         until_s = clock.monotonic_s() + _GATHER_S
-        while not self._stopping and clock.monotonic_s() < until_s:
-            ready = len(self._ready)
-            if not self._changed.wait_for(lambda: self._stopping or len(self._ready) > ready, timeout=_PAUSE_S) and not self._next_arrived():  # noqa: B023
+        while not self._queue.stopping and clock.monotonic_s() < until_s:
+            if not self._queue.await_more(_PAUSE_S) and not self._next_arrived():
                 return
 
     def _yield(self) -> None:
@@ -305,32 +264,21 @@ class FlowRunner:
         with catalyst.lock:
             if len(catalyst.leases) + len(catalyst.admissions) <= crowd:
                 return
-        with self._changed:
-            self._changed.wait_for(lambda: self._stopping or not self._done, timeout=_YIELD_S)  # whoever waits for these is about to run
+        self._queue.await_published(_YIELD_S)  # whoever waits for these is about to run
         with catalyst.lock:
-            catalyst.space.wait_for(lambda: self._stopping or len(catalyst.leases) <= crowd, timeout=_YIELD_S)
+            catalyst.space.wait_for(lambda: self._queue.stopping or len(catalyst.leases) <= crowd, timeout=_YIELD_S)
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
     def _publish_all(self) -> None:
-        while True:
-            with self._changed:
-                while not self._stopping and not self._done:
-                    self._changed.wait(timeout=_ROUND_S)
-                if self._stopping:
-                    return
-                jobs, drained = self._done[0]
-            for job in jobs:
-                self._publish(job, drained)
-            with self._changed:
-                self._done.popleft()
-                self._changed.notify_all()
+        while (done := self._queue.await_drained()) is not None:
+            for job in done[0]:
+                self._publish(job, done[1])
+            self._queue.all_published()
             self._with.relieve(self.link)
 
     def _publish(self, job: FlowJob, drained: Drained | Rebuilt) -> None:
-        with self._changed:
-            self._chain.complete(job.number)
-            assert self._chain.next_action() == MayCommit(job.number), "jobs are published in the order of their cuts"
+        self._queue.publishing(job)
         contents = drained.contents if isinstance(drained, Rebuilt) else self._contents(job, drained)
         content = {table: made.parts() for table, made in contents.items()}
         for table, made in contents.items():
@@ -344,13 +292,7 @@ class FlowRunner:
         job.rows_out = sum(part.rows for parts in content.values() for part in parts)
         job.unmet = drained.unmet if isinstance(drained, Rebuilt) else drained.unmet(job.number)
         job.marks["published"] = catalyst.clock.monotonic_s()
-        with self._changed:
-            self._chain.committed(job.number)
-            self._unpublished -= 1
-            self._reports.append(report(job))
-            if job.rebuild:
-                self._rebuild = False
-                self._changed.notify_all()
+        self._queue.published(job)
         METRICS.counter("righttime_flow_jobs_total").inc(flow=self.link.source, kind=job.kind)
         METRICS.counter("righttime_flow_rows_total").inc(job.rows_in, flow=self.link.source)
 
@@ -367,7 +309,7 @@ class FlowRunner:
         try:
             run()
         except Exception as error:
-            if self._stopping:
+            if self._queue.stopping:
                 return
             self.failure = error if isinstance(error, FlowFailed) else FlowFailed(flow=self.link.source.removeprefix("flow."), reason=_reason(error))
             self.failure.__cause__ = error
@@ -375,9 +317,7 @@ class FlowRunner:
             self._halt(str(self.failure))
 
     def _halt(self, trouble: str) -> None:
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
+        self._queue.stop()
         with self._with.catalyst.lock:
             self.link.trouble = trouble
             self.link.asked.notify_all()
