@@ -1,6 +1,8 @@
 """SparkOwner: one session per process, child sessions that do not depend on their parent, exact file lists."""
 
 import datetime as dt
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -78,6 +80,33 @@ def test_children_have_their_own_views(spark_owner: SparkOwner) -> None:
     assert one.catalog.tableExists("only_here")
     assert not other.catalog.tableExists("only_here")
     assert not spark_owner.session().catalog.tableExists("only_here")
+
+
+def test_children_have_their_own_settings(spark_owner: SparkOwner) -> None:
+    """What a child is told stays with it, also where another one is made later."""
+    one = spark_owner.child()
+    one.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+
+    assert spark_owner.child().conf.get("spark.sql.session.timeZone") == "UTC"
+    assert one.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+
+
+_SET_UP_BY_SPARK = """
+from righttime.pipeline.spark import SparkOwner
+from righttime.settings import load_settings
+conf = {"spark.sql.legacy.sessionInitWithConfigDefaults": "true", "spark.sql.ansi.enabled": "false"}
+owner = SparkOwner(load_settings(spark_master="local[1]", spark_conf=conf))
+assert owner.session().conf.get("spark.sql.ansi.enabled") == "false"
+assert [owner.child().conf.get("spark.sql.ansi.enabled") for _ in range(2)] == ["true", "true"]
+owner.stop()
+print("as declared")
+"""
+
+
+def test_children_are_set_up_by_us_also_where_spark_does_so() -> None:
+    """A legacy option makes Spark set up every session, clones too."""
+    done = subprocess.run([sys.executable, "-c", _SET_UP_BY_SPARK], capture_output=True, text=True, timeout=180, check=False)
+    assert done.stdout == "as declared\n", done.stderr
 
 
 def test_a_child_does_not_take_over_what_the_user_set(spark_owner: SparkOwner, awkward_parent: SparkSession) -> None:

@@ -35,7 +35,8 @@ _SPILL_FOLDER = "spill"
 _BATCH_ROWS = 1 << 20
 _SEGMENTS_AT_ONCE = 8  # as one, if so much has come
 _ROW_GROUP_ROWS = 1 << 17  # Spark shares a file among its cores by row groups
-_PLAINLY: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False, "write_batch_size": _ROW_GROUP_ROWS}
+_PLAINLY: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+_STEP_BYTES = 1 << 20
 
 log = get_log("images")
 
@@ -219,7 +220,9 @@ class Images:
         path = (self._memory if in_memory else self._spill) / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(_tight(rows), path, row_group_size=_ROW_GROUP_ROWS, **_PLAINLY)
+            # Written in steps of a megabyte: small ones cost time, and a page cannot end within one.
+            step = min(max(_STEP_BYTES * rows.num_rows // max(rows.nbytes, 1), 1024), _ROW_GROUP_ROWS)
+            pq.write_table(_tight(rows), path, row_group_size=_ROW_GROUP_ROWS, write_batch_size=step, **_PLAINLY)
         except BaseException as error:
             _unlink(str(path))
             if isinstance(error, OSError):

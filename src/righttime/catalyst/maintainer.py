@@ -24,7 +24,8 @@ class Maintainer(Link):
 
     `backlog_us` is the time up to which there may be changes that were not noted one by one, `arrived_us` the time up to which every stream has
     everything (None: always up to now), and `tolerance_us` the lag that queries put up with there. Up to `closed_us` it is settled where jobs end.
-    `trouble` says why nothing will be delivered. With `loose`, queries take what is there (near-real-time loading, the yardstick of the benchmarks).
+    `trouble` says why nothing will be delivered. Who is `nudged` looks around before it waits again.
+    With `loose`, queries take what is there (near-real-time loading, the yardstick of the benchmarks).
     """
 
     tables: tuple[str, ...] = ()
@@ -36,6 +37,7 @@ class Maintainer(Link):
     loose: bool = False
     cuts: list[int] = field(default_factory=list)
     trouble: str = ""
+    nudged: bool = False
     _noted: list[int] = field(default_factory=list)
     _firsts: list[int] = field(default_factory=list)
     _horizons: list[int] = field(default_factory=list)
@@ -101,6 +103,11 @@ class Maintainer(Link):
     def is_closed(self, time_us: int) -> bool:
         """Tell whether a job that is closed goes across a time, so that none can end there any more."""
         return time_us < self.closed_us and time_us not in self.cuts and not self.exact(time_us)
+
+    def nudge(self) -> None:
+        """Have the runner look around, also if it is about to wait."""
+        self.nudged = True
+        self.asked.notify_all()
 
     def want(self, cut_us: int) -> None:
         """Ask for a job boundary at `cut_us`."""

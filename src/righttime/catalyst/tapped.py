@@ -8,7 +8,6 @@ Promise: a commit is noted with the lock under which it is made, so that none is
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from threading import Condition
 
 _NOTED_MAX = 10_000  # commits that are remembered one by one; beyond it, two and two together
 
@@ -17,7 +16,7 @@ _NOTED_MAX = 10_000  # commits that are remembered one by one; beyond it, two an
 class Reader:
     """A flow over the table; `urgent` tells whether so many rows have to be taken at once."""
 
-    asked: Condition
+    nudge: Callable[[], None]
     urgent: Callable[[int], bool]
 
 
@@ -41,12 +40,12 @@ class Tapped:
             self._rows = [sum(self._rows[place : place + 2]) for place in range(0, len(self._rows), 2)]
         for reader in self.readers.values():
             if reader.urgent(self._waiting):
-                reader.asked.notify_all()
+                reader.nudge()
 
     def arrived(self) -> None:
         """Wake all flows: rows that were held back are here."""
         for reader in self.readers.values():
-            reader.asked.notify_all()
+            reader.nudge()
 
     def waiting(self, after_us: int) -> int:
         """Return how many rows and operations were committed after a time."""

@@ -79,7 +79,8 @@ class JobQueue:
     def prepared(self, job: FlowJob) -> None:
         """Hand on the oldest job that was not prepared."""
         with self._changed:
-            assert self._waiting.popleft() is job
+            first = self._waiting.popleft()
+            assert first is job
             self._ready.append(job)
             self._changed.notify_all()
 

@@ -109,7 +109,7 @@ class FlowRunner:
         return self._queue.await_rebuilt(timeout_s)
 
     def queue(self) -> list[FlowJob]:
-        """Return the jobs that are cut and not published, oldest first."""
+        """Return the jobs that are cut and not published, oldest first, without those that are being computed."""
         return self._queue.jobs()
 
     # -- cutting and preparing ---------------------------------------------------------------------------------------
@@ -190,14 +190,14 @@ class FlowRunner:
 
     def _nudge(self) -> None:
         with self._with.catalyst.lock:
-            self.link.asked.notify_all()
+            self.link.nudge()
 
     # -- draining ----------------------------------------------------------------------------------------------------
 
     def _drain_all(self) -> None:
         while (jobs := self._next_drain()) is not None:
-            if self._is_due():
-                self._nudge()
+            if self._schedule.rows:
+                self._nudge()  # what waits may be cut from now on
             now_s = self._with.catalyst.clock.monotonic_s
             for job in jobs:
                 job.marks["started"], job.jobs_in_drain = now_s(), len(jobs)
@@ -320,7 +320,7 @@ class FlowRunner:
         self._queue.stop()
         with self._with.catalyst.lock:
             self.link.trouble = trouble
-            self.link.asked.notify_all()
+            self.link.nudge()
             self._with.catalyst.arrivals.notify_all()
             self._with.catalyst.space.notify_all()
 

@@ -14,7 +14,7 @@ _FOREVER_S = 3600.0
 @dataclass(frozen=True, slots=True)
 class Triggers:
     """`rows_max`: more changes than this wait for no query. `idle_s`: changes that waited this long while no query came are taken (0: never).
-    `every_s`: a cut at least this often (0: never). `immediate`: a cut with every change.
+    `every_s`: a cut this often (0: never). `immediate`: a cut with every change. All say when a cut is due; it is made when no job waits for its drain.
     """
 
     rows_max: int

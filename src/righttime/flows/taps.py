@@ -91,7 +91,7 @@ class Taps:
             for name, tapped in self._catalyst.tapped.items():
                 tapped.readers.pop(link.source, None)
                 if name in tables:
-                    tapped.readers[link.source] = Reader(link.asked, urgent)
+                    tapped.readers[link.source] = Reader(link.nudge, urgent)
 
     def waiting(self, streams: Collection[str], after_us: int) -> int | None:
         """Return how many rows came to the tables of `streams` after a time and were not pulled; None if none of them is of a table."""

@@ -29,7 +29,7 @@ from righttime.pipeline.operators.signed import JOB
 from righttime.pipeline.plan import Output, Plan, Trusting
 from righttime.pipeline.reach import MIB, ONE_TASK, TASK_BYTES, Watched
 from righttime.pipeline.spans import Spans
-from righttime.pipeline.spark import SparkOwner, scan_files
+from righttime.pipeline.spark import SparkOwner, scan_files, set_up
 from righttime.pipeline.states import StateStore
 from righttime.warehouse.durable import remove_quietly
 
@@ -77,9 +77,7 @@ class PlannedDrains:
         """Return a session that is set up for drains of one task."""
         if self._session is None or self._session.sparkContext is not self._spark.session().sparkContext:
             self._plans.clear()
-            self._session = self._spark.child()
-            for name, value in ONE_TASK.items():
-                self._session.conf.set(name, value)
+            self._session = set_up(self._spark.child(), ONE_TASK)
         return self._session
 
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, reduce
 from pathlib import Path
@@ -76,6 +76,7 @@ class SparkOwner:
         self._settings = settings
         self._session: SparkSession | None = None
         self._template: SparkSession | None = None  # of the children
+        self._overrides = False  # whether Spark sets children up, too
 
     @property
     def started(self) -> bool:
@@ -101,15 +102,15 @@ class SparkOwner:
         with _shared:
             session = self.session()
             if self._template is None or self._template.sparkContext is not session.sparkContext:
-                self._template = session.newSession()
-                for name, value in CHILD_CONF.items():
-                    self._template.conf.set(name, value)
+                # With this one, Spark gives also a clone what its own configuration says.
+                self._overrides = session.conf.get("spark.sql.legacy.sessionInitWithConfigDefaults", "false") == "true"
+                self._template = set_up(session.newSession(), CHILD_CONF)
             template = self._template
         # A clone takes one call to the JVM; a session that is set up anew takes eighteen, for every query.
         child = SparkSession.__new__(SparkSession)
         child.__dict__ = {name: value for name, value in template.__dict__.items() if name != "conf"}
         child._jsparkSession = template._jsparkSession.cloneSession()
-        return child
+        return set_up(child, CHILD_CONF) if self._overrides else child
 
     def relation(self, child: SparkSession, columns: pa.Schema, files: Sequence[str], *, hidden: Hidden | None = None) -> DataFrame:
         """Return a fresh relation over exactly these Parquet files, without the rows at the positions in `hidden`, by file.
@@ -149,6 +150,13 @@ class SparkOwner:
             session.stop()
             _started_context = None
             log.info("spark.stopped")
+
+
+def set_up(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+    """Give a session its configuration, and return it."""
+    for name, value in conf.items():
+        session.conf.set(name, value)
+    return session
 
 
 def scan_files(child: SparkSession, columns: pa.Schema, files: Sequence[str]) -> DataFrame:
