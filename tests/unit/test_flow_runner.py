@@ -374,6 +374,10 @@ def test_a_tables_own_changes_are_a_stream(tmp_path: Path) -> None:
                 assert sorted(wh.read("copy", wait="20s").rows()) == sorted(wh.read("orders").rows()), turn
         finally:
             runner.stop()
+        load.insert("orders", (50, 5))
+        load.commit()
+        newest = wh.stream("orders").changes().to_pylist()[-1]
+        assert (newest["k"], newest["_change_type"]) == (50, "insert"), "read up to now, though no flow asked"
         with pytest.raises(BadStream, match="or changed like this: it has the changes of table 'orders'; change the table"):
             wh.stream("orders").insert([{"k": 99, "v": 1}])
 

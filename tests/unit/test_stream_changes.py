@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from righttime.errors import AnswerTooLarge
 from righttime.errors.flows import (
     BadStream,
     ChangeRefused,
@@ -52,6 +53,39 @@ def brief(streams: Streams, name: str = "line") -> list[tuple[Any, ...]]:
     """Return change type, the user's columns, weight, since and ordinal of all changes."""
     rows = rows_of(streams.table(name, 0, ALWAYS))
     return [(row["_change_type"], row["id"], row["qty"], row["name"], row["_w"], row["_since"], row["_ordinal"]) for row in rows]
+
+
+def test_the_changes_of_a_stream_are_read_from_its_handle(streams: Streams) -> None:
+    """In their order, with type, commit and transaction, and without columns that are ours; between two times, the first not included."""
+    line = stream(streams)
+    assert line.changes().num_rows == 0
+    line.insert([{"id": 1, "qty": 2, "name": "a"}], transaction="T1")
+    line.update([{"id": 1, "qty": 3, "name": "a"}], transaction="T2")
+    line.delete([{"id": 1}])
+    found = line.changes()
+    assert found.schema.names == ["id", "qty", "name", "_change_type", "_commit_version", "_commit_timestamp", "_transaction"]
+    rows = [(row["_change_type"], row["qty"], row["_commit_version"], row["_transaction"]) for row in found.to_pylist()]
+    assert rows == [("insert", 2, 1, "T1"), ("update_preimage", 2, 2, "T2"), ("update_postimage", 3, 2, "T2"), ("delete", 3, 3, None)]
+    assert line.changes(after=10, up_to=20)["_commit_version"].to_pylist() == [2, 2]
+    last = found["_commit_timestamp"][-1].as_py()
+    assert line.changes(after=last).num_rows == 0 and line.changes(up_to=last).num_rows == 4
+    assert line.changes(after=30, up_to=10).num_rows == 0
+    with pytest.raises(StreamTime, match="has no time zone"):
+        line.changes(after=datetime(2026, 1, 1))
+
+
+def test_more_changes_than_an_answer_may_have_are_refused(tmp_path: Path) -> None:
+    """A shorter span can be read."""
+    numbers = count(10, 10)
+    settings = load_settings(answer_bytes_max=1000, stream_segment_rows=10)
+    streams = Streams(tmp_path / "streams", settings=settings, issue=lambda names, given: next(numbers), now_us=lambda: 2**60)
+    line = stream(streams)
+    for k in range(30):
+        line.insert([{"id": k, "qty": k, "name": "x"}])
+    with pytest.raises(AnswerTooLarge, match="shorter span"):
+        line.changes()
+    assert line.changes(after=50, up_to=70)["id"].to_pylist() == [5, 6]
+    streams.close()
 
 
 def test_an_update_and_a_delete_end_the_images_they_meet(streams: Streams) -> None:

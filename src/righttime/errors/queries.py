@@ -63,7 +63,7 @@ class TooManySnapshots(ContractError):
 
 
 class AnswerTooLarge(ContractError):
-    """The answer has {size} bytes, over the bound {bound} (answer_bytes_max). Aggregate or filter more, or raise the bound."""
+    """The answer has {size} bytes, over the bound {bound} (answer_bytes_max). Aggregate, filter or take a shorter span, or raise the bound."""
 
     code = "answer.too_large"
 

@@ -74,7 +74,8 @@ class FlowMethods:
 
     def stream(self, name: str) -> Stream:
         """Return a stream, to feed it or to look at it."""
-        return Stream(self._flows("open a stream").feed.streams, name)
+        flows = self._flows("open a stream")
+        return Stream(flows.feed.streams, name, bring_up=flows.bring_up_stream)
 
     def streams(self) -> list[str]:
         """Return the names of the streams."""

@@ -210,6 +210,10 @@ class Flows:
             self._parts.mover.make_safe()
             engine.compact(self._parts.mover.durable.positions[link.source].number)
 
+    def bring_up_stream(self, name: str) -> None:
+        """Bring a stream of a table up to now; others are."""
+        self.taps.bring_up([name], deadline_s=self._parts.catalyst.clock.monotonic_s() + self._parts.settings.wait_s)
+
     def bring_up(self, runner: FlowRunner, *, wait_s: float) -> None:
         """Wait until the targets of a flow have what has arrived in its streams by now."""
         catalyst, streams = self._parts.catalyst, self.feed.streams

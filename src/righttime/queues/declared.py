@@ -35,6 +35,7 @@ SYSTEM_COLUMNS = (
     pa.field("_since", pa.int64(), nullable=False),
     pa.field("_ordinal", pa.int64(), nullable=False),
 )
+SHOWN_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp", "_transaction")  # the others are ours
 
 
 @dataclass(frozen=True)

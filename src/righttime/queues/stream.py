@@ -1,11 +1,11 @@
-"""A stream as users hold it: one name, and the calls to feed it.
+"""A stream as users hold it: one name, and the calls to feed it and to read what it has.
 
 In: rows of one source table and what happened to them.
-Out: commits of the stream.
+Out: commits of the stream; its changes.
 Promise: each call is one source transaction. Use `Streams.append` for one over several streams.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -26,8 +26,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Stream:
     """The handle of one stream."""
 
-    def __init__(self, streams: Streams, name: str) -> None:
+    def __init__(self, streams: Streams, name: str, *, bring_up: Callable[[str], None] = lambda name: None) -> None:
+        """`bring_up` lets a stream of a table have what happened to it until now."""
         self._streams = streams
+        self._bring_up = bring_up
         self.schema: StreamSchema = streams.schema(name)
 
     @property
@@ -44,6 +46,15 @@ class Stream:
     def last(self) -> StreamCommit | None:
         """The last commit: where a feeder that lost its place goes on."""
         return self._streams.cut(self.name, _EVER_US).last
+
+    def changes(self, *, after: Moment | None = None, up_to: Moment | None = None) -> pa.Table:
+        """Return the changes that were committed after one time, up to another, in their order: the rows, what happened to them, and in which commit.
+
+        A reader goes on after the `_commit_timestamp` of the last change that it has seen. Raises `AnswerTooLarge`.
+        """
+        after_us, up_to_us = moment_us(after, stream=self.name), moment_us(up_to, stream=self.name)
+        self._bring_up(self.name)
+        return self._streams.changes(self.name, 0 if after_us is None else after_us, _EVER_US if up_to_us is None else up_to_us)
 
     def append(self, changes: ChangesIn, *, transaction: str | None = None, time: Moment | None = None) -> Appended:
         """Append changes as one commit: rows with their `_change_type` (insert, update_preimage, update_postimage, delete), insert where it is missing."""

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from righttime.changes.durations import Duration
-from righttime.errors import LogFull, WarehouseClosed
+from righttime.errors import AnswerTooLarge, LogFull, WarehouseClosed
 from righttime.errors.flows import BadStream, StreamExists, StreamTime, UnknownStream
 from righttime.queues.commits import share_of
-from righttime.queues.declared import Appended, ChangesIn, OnBad, StreamCut, StreamSchema, StreamStatus, Times, declare_stream
+from righttime.queues.declared import SHOWN_COLUMNS, Appended, ChangesIn, OnBad, StreamCut, StreamSchema, StreamStatus, Times, declare_stream
 from righttime.queues.feed import Feed, Work
 from righttime.queues.history import History, Part
 from righttime.queues.index import Numbers
@@ -254,6 +254,18 @@ class Streams:
         """Return the changes committed after one time, up to another, in their order."""
         history, parts = self._parts(name, after_us, up_to_us)
         return history.read(parts)
+
+    def changes(self, name: str, after_us: int, up_to_us: int) -> pa.Table:
+        """Return the same as users see it; raises `AnswerTooLarge`."""
+        history, parts = self._parts(name, after_us, up_to_us)
+        columns, bound = [*history.schema.columns.names, *SHOWN_COLUMNS], self._settings.answer_bytes_max
+        read, size = [history.read([]).select(columns)], 0
+        for part in parts:
+            read.append(history.read([part]).select(columns))
+            size += read[-1].nbytes
+            if size > bound:
+                raise AnswerTooLarge(size=size, bound=bound)
+        return pa.concat_tables(read)
 
     def files(self, name: str, after_us: int, up_to_us: int) -> tuple[list[Path], pa.Table]:
         """Return the same changes as whole segments, for Spark, and the rest as a table."""
