@@ -161,7 +161,7 @@ class Warehouse(Handle, FlowMethods):
         engine = self._writer("materialize")
         names = [self.schema(table).name for table in tables] or self.tables()
         wait_s = engine.settings.wait_s if wait is None else duration_us(wait, what="wait") / 1e6
-        if engine.images.is_full():
+        if engine.room.is_full():
             engine.mover.materialize(names)  # first what is here, so that lazy producers find room
         # Everything that was committed with those rows has to be here too, or a crash could keep half of a commit.
         # What flows maintain is nobody's commit, so it is only asked for by name.

@@ -26,6 +26,7 @@ from righttime.catalyst.policies import Policy
 from righttime.catalyst.port import Port
 from righttime.catalyst.producer import Producer
 from righttime.catalyst.recovery import recover
+from righttime.catalyst.room import Room
 from righttime.catalyst.settler import Settler
 from righttime.catalyst.shell import Catalyst
 from righttime.changes.clock import Clock, SystemClock, TimeAuthority
@@ -94,6 +95,7 @@ class Engine:
     def _wire_storing(self) -> None:
         """Images, settling and the mover, and the keeper, which materializes on its own."""
         self.images = Images(self.catalyst, settings=self.settings, folder=self.folder)
+        self.room = Room(self.catalyst, self.images, settings=self.settings)
         self.settler = Settler(self.catalyst, self.store, schemas=self.schemas, check_storable=self.foundation.check_storable)
         self.mover = Mover(self.catalyst, self.settler, self.ledger, self.store, self.wal, schemas=self.schemas, settings=self.settings)
         self.keeper = Keeper(self.catalyst, materialize=self.mover.materialize, settings=self.settings)
@@ -117,7 +119,7 @@ class Engine:
         self._rosters = threading.Lock()
         write_roster(self.folder, {})
         self.sessions = LocalSessions(
-            self.catalyst, self.settler, self.mover, self.images, schemas=self.schemas, settings=self.settings, known_batch=self._known_batch
+            self.catalyst, self.settler, self.mover, self.room, schemas=self.schemas, settings=self.settings, known_batch=self._known_batch
         )
         self.port = Port(
             schemas=self.schemas,
@@ -138,6 +140,7 @@ class Engine:
             catalyst=self.catalyst,
             mover=self.mover,
             images=self.images,
+            room=self.room,
             spark=self.spark,
             schemas=self.schemas,
             settings=self.settings,

@@ -131,7 +131,7 @@ def run_plain(
         taps=flows.taps,
         engine=engine,
         content=lambda table, anew: TargetContent(parts.schemas[table], parts.images, parts.settings, anew=anew),
-        make_room=lambda table, nbytes: parts.images.make_room(parts.schemas[table], nbytes),
+        make_room=lambda table, nbytes: parts.room.make(parts.schemas[table], nbytes),
         relieve=lambda link: None,
         settings=parts.settings,
         cores=2,

@@ -3,7 +3,7 @@
 from typing import Any
 
 from righttime import Producer, Warehouse
-from righttime.catalyst.images import rows_of
+from righttime.catalyst.segments import rows_of
 from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.table import Lane
 from righttime.changes.operations import rows_and_operations

@@ -14,9 +14,9 @@ import pytest
 
 import righttime as rt
 from righttime import Producer, Warehouse
-from righttime.catalyst.images import Segment
 from righttime.catalyst.listener import Listener
 from righttime.catalyst.producer import OwnRows
+from righttime.catalyst.segments import Segment
 from tests.support.clocks import SteppedClock
 from tests.support.crash import engine_of
 from tests.support.state_tables import SECOND, archived, asking, buffered, catalyst_of, hot, lane, minmax, seen, stored, time_index, tuples, versions

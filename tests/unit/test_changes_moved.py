@@ -10,8 +10,8 @@ from deltalake import DeltaTable, write_deltalake
 
 import righttime as rt
 from righttime import Warehouse
-from righttime.catalyst.images import Segment
 from righttime.catalyst.producer import OwnRows
+from righttime.catalyst.segments import Segment
 from righttime.changes.conditions import Expression
 from righttime.changes.faults import CrashPoint
 from righttime.errors import FreshnessUnavailable

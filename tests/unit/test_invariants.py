@@ -525,7 +525,7 @@ def test_u8_a_query_does_not_trust_a_mark_that_runs_ahead_of_the_data(wh: Wareho
     producer = wh.producer(name="p", policy=rt.OnDemand())
     producer.insert("x", (1, 1))
     producer.commit()
-    gate = Gate(monkeypatch, engine_of(wh).images, "make_room")
+    gate = Gate(monkeypatch, engine_of(wh).room, "make")
     with ThreadPoolExecutor(1) as pool:
         query = pool.submit(lambda: wh.read("x", wait=WAIT_S))
         assert gate.reached.wait(WAIT_S)

@@ -8,123 +8,32 @@ Promise: a file lives as long as a lane or a query refers to it, and not longer;
 import os
 import tempfile
 import threading
-import weakref
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from righttime.catalyst.ends import NONE
 from righttime.catalyst.leases import LaneKey
+from righttime.catalyst.segments import Segment, all_positions, positions, rows_of, visible_rows
 from righttime.catalyst.shell import Catalyst
-from righttime.catalyst.table import Lane, MemoryTable, Piece, Slice
+from righttime.catalyst.table import Slice
 from righttime.changes.operations import Numbers
 from righttime.changes.rows import Chunk, table_of
 from righttime.changes.schema import TableSchema
-from righttime.errors import CatalystFull, CommitFailed, FileNotWritten
+from righttime.errors import FileNotWritten
 from righttime.settings import Settings
-from righttime.telemetry import get_log
 
 _SHARED_MEMORY = Path("/dev/shm")
 _SPILL_FOLDER = "spill"
-_BATCH_ROWS = 1 << 20
 _SEGMENTS_AT_ONCE = 8  # as one, if so much has come
 _ROW_GROUP_ROWS = 1 << 17  # Spark shares a file among its cores by row groups
 _PLAINLY: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}
 _STEP_BYTES = 1 << 20
-
-log = get_log("images")
-
-
-class Segment:
-    """Sealed rows in one uncompressed Parquet file; the file goes when the last reference to the segment goes."""
-
-    __slots__ = ("__weakref__", "in_memory", "nbytes", "path", "rows")
-
-    def __init__(self, path: Path, *, rows: int, in_memory: bool) -> None:
-        self.path = str(path)
-        self.rows = rows
-        self.nbytes = path.stat().st_size
-        self.in_memory = in_memory
-        # Not at exit: then the whole folder goes, and a forked child that ends must not take its parent's files along.
-        weakref.finalize(self, _unlink_own, self.path, os.getpid()).atexit = False
-
-    def read(self, columns: pa.Schema) -> pa.Table:
-        """Return the rows as Arrow."""
-        return pq.read_table(self.path, schema=columns, memory_map=True)
-
-
-def rows_of(slices: Sequence[Slice], columns: pa.Schema, names: Sequence[str] | None = None) -> pa.Table:
-    """Return slices as one Arrow table, in order: all columns, or only the named ones."""
-    chosen = columns if names is None else pa.schema([columns.field(name) for name in names])
-    tables: list[pa.Table] = []
-    chunks: list[Chunk] = []
-    for part in slices:
-        content = part.piece.content
-        if isinstance(content, Chunk):
-            chunks.append(content if part.stop - part.start == content.rows else content.slice(part.start, part.stop))
-        else:
-            assert isinstance(content, Segment)
-            if chunks:
-                tables.append(table_of(chunks, columns).select(chosen.names))
-                chunks = []
-            tables.append(content.read(chosen).slice(part.start, part.stop - part.start))
-    if chunks or not tables:
-        tables.append(table_of(chunks, columns).select(chosen.names))
-    return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
-
-
-def visible_rows(slices: Sequence[Slice], columns: pa.Schema, hidden: Numbers) -> pa.Table:
-    """Return slices as one Arrow table, without the rows whose ids are in the ascending array `hidden`."""
-    rows = rows_of(slices, columns)
-    if not len(hidden):
-        return rows
-    gone = _all_positions(slices, hidden)
-    if not len(gone):
-        return rows
-    kept = np.ones(rows.num_rows, dtype=bool)
-    kept[gone] = False
-    return rows.filter(pa.array(kept))
-
-
-def _all_positions(slices: Sequence[Slice], ids: Numbers) -> Numbers:
-    """Return the places, in the rows of all these slices, of those that the ascending array `ids` names."""
-    if not len(ids):
-        return NONE
-    before = [0, *np.cumsum([part.rows for part in slices]).tolist()][: len(slices)]
-    return np.concatenate([NONE, *(_positions(part, ids) + rows for part, rows in zip(slices, before, strict=True))])
-
-
-def _positions(part: Slice, ids: Numbers) -> Numbers:
-    """Return the places within a slice of those rows that the ascending array `ids` names."""
-    if not len(ids):
-        return NONE
-    found = [NONE]
-    place = 0
-    for first_id, rows in part.piece.runs(part.start, part.stop):
-        low, high = np.searchsorted(ids, (first_id, first_id + rows))
-        if low < high:
-            found.append(ids[low:high] - first_id + place)
-        place += rows
-    return np.concatenate(found)
-
-
-def batches_of(slices: Sequence[Slice], columns: pa.Schema, hidden: Numbers = NONE) -> Iterator[pa.RecordBatch]:
-    """Yield visible rows batch by batch, so that storing more rows than fit into memory needs memory for a few only."""
-    waiting: list[Slice] = []
-    rows = 0
-    for part in slices:
-        waiting.append(part)
-        rows += part.rows
-        if rows >= _BATCH_ROWS:
-            yield from visible_rows(waiting, columns, hidden).to_batches()
-            waiting, rows = [], 0
-    yield from visible_rows(waiting, columns, hidden).to_batches()
+_SMALL_ROWS = 4096
 
 
 class Images:
@@ -151,18 +60,18 @@ class Images:
         Keep them until the query has ended. `hidden` are the ids that do not count, ascending.
         """
         sealed: list[tuple[Segment, Numbers]] = []
-        with self._lock_of(table.name):
+        with self.lock_of(table.name):
             tail: list[tuple[str, Slice]] = []
             for (_, source), slices in lanes.items():
                 loose: list[Slice] = []
                 for part in slices:
                     content = part.piece.content
                     if isinstance(content, Segment) and part.whole:
-                        sealed.append((content, _positions(part, hidden)))
+                        sealed.append((content, positions(part, hidden)))
                     else:
                         loose.append(part)
                 while loose and (run := self._sealable(loose, committed_id=self._committed_id(table.name, source))):
-                    sealed.append((self._seal(table, source, run, in_memory=True), _all_positions(run, hidden)))
+                    sealed.append((self.seal(table, source, run, in_memory=True), all_positions(run, hidden)))
                     del loose[: len(run)]
                 tail.extend((source, part) for part in loose)
             return [*sealed, (self._tail_image(table, tail, hidden), NONE)] if tail else sealed
@@ -187,7 +96,8 @@ class Images:
             rows += piece.rows
         return list(loose[:count]) if rows >= self._settings.segment_rows else []
 
-    def _seal(self, table: TableSchema, source: str, run: Sequence[Slice], *, in_memory: bool) -> Segment:
+    def seal(self, table: TableSchema, source: str, run: Sequence[Slice], *, in_memory: bool) -> Segment:
+        """Put neighbouring pieces of a lane into one file; the caller has the table's lock."""
         segment = self._write(table, run, in_memory=in_memory)
         with self._catalyst.lock:
             memory = self._catalyst.tables[table.name]
@@ -202,7 +112,7 @@ class Images:
     def _tail_image(self, table: TableSchema, tail: Sequence[tuple[str, Slice]], hidden: Numbers) -> Segment:
         """Write the rows that fill no segment yet into one file; the newest such file is kept for the next query at the same cut."""
         # Row ids are never reused and a slice leaves no row of its lane out, so first id and count name the rows.
-        key = tuple((source, part.piece.id_at(part.start), part.rows, _positions(part, hidden).tobytes()) for source, part in tail)
+        key = tuple((source, part.piece.id_at(part.start), part.rows, positions(part, hidden).tobytes()) for source, part in tail)
         known = self._tails.get(table.name)
         if known is not None and known[0] == key:
             return known[1]
@@ -222,7 +132,7 @@ class Images:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Written in steps of a megabyte: small ones cost time, and a page cannot end within one.
             step = min(max(_STEP_BYTES * rows.num_rows // max(rows.nbytes, 1), 1024), _ROW_GROUP_ROWS)
-            pq.write_table(_tight(rows), path, row_group_size=_ROW_GROUP_ROWS, write_batch_size=step, **_PLAINLY)
+            pq.write_table(_tight(_joined(rows)), path, row_group_size=_ROW_GROUP_ROWS, write_batch_size=step, **_PLAINLY)
         except BaseException as error:
             _unlink(str(path))
             if isinstance(error, OSError):
@@ -230,121 +140,27 @@ class Images:
             raise
         return Segment(path, rows=rows.num_rows, in_memory=in_memory)
 
-    # -- the bound ---------------------------------------------------------------------------------------------------
-
-    def make_room(self, table: TableSchema, nbytes: int) -> None:
-        """Return when `nbytes` more fit into the table's memory, after freeing and spilling; wait, then raise CatalystFull."""
-        bound, catalyst = self._settings.memory_bytes_max, self._catalyst
-        deadline_s = catalyst.clock.monotonic_s() + self._settings.full_wait_s
-        with catalyst.lock:
-            memory = catalyst.table(table.name)
-            self._await_operations(memory, deadline_s)
-            if memory.bytes_memory + nbytes <= bound:
-                return
-            catalyst.free(memory)
-        while True:
-            if self._relieve(table, nbytes):
-                continue
-            with catalyst.lock:
-                if self._fits(memory, nbytes):
-                    return
-                if self._spillable(table, nbytes):
-                    continue  # another producer has committed meanwhile
-                left_s = deadline_s - catalyst.clock.monotonic_s()
-                if left_s <= 0:
-                    raise CatalystFull(
-                        table=table.name,
-                        used=memory.bytes_memory + memory.bytes_spilled,
-                        bound=bound + self._settings.spill_bytes_max,
-                        setting="memory_bytes_max + spill_bytes_max",
-                        waited_s=self._settings.full_wait_s,
-                    )
-                catalyst.space.wait(timeout=left_s)
-                catalyst.free(memory)
-
-    def _await_operations(self, memory: MemoryTable, deadline_s: float) -> None:
-        """Wait while more operations are held than may be; they cannot be spilled, only stored. The caller has the lock."""
-        catalyst, bound = self._catalyst, self._settings.operations_bytes_max
-        while memory.bytes_operations > bound:
-            left_s = deadline_s - catalyst.clock.monotonic_s()
-            if left_s <= 0:
-                raise CatalystFull(
-                    table=memory.name, used=memory.bytes_operations, bound=bound, setting="operations_bytes_max", waited_s=self._settings.full_wait_s
-                )
-            catalyst.space.wait(timeout=left_s)
-
-    def _fits(self, memory: MemoryTable, nbytes: int) -> bool:
-        """Tell whether `nbytes` more are within the bound, or are all that is in memory; the caller has the lock."""
-        alone = memory.bytes_memory == 0 and memory.bytes_spilled + nbytes <= self._settings.spill_bytes_max
-        return alone or memory.bytes_memory + nbytes <= self._settings.memory_bytes_max
-
-    def is_full(self) -> bool:
-        """Tell whether some table has reached its memory bound."""
-        with self._catalyst.lock:
-            return any(table.bytes_memory + table.bytes_spilled >= self._settings.memory_bytes_max for table in self._catalyst.tables.values())
-
-    def _relieve(self, table: TableSchema, nbytes: int) -> bool:
-        """Spill some of the oldest pieces if `nbytes` more do not fit; tell whether any were spilled, so that it is worth looking again."""
-        with self._lock_of(table.name):
-            with self._catalyst.lock:
-                if self._fits(self._catalyst.tables[table.name], nbytes):
-                    return False
-                spillable = self._spillable(table, nbytes)
-            for source, run in spillable:
-                try:
-                    self._seal(table, source, run, in_memory=False)
-                except FileNotWritten as error:
-                    raise CommitFailed(source=source, step="spill", reason=f"table {table.name!r}: {error.context['reason']}") from error
-            return bool(spillable)
-
-    def _spillable(self, table: TableSchema, nbytes: int) -> list[tuple[str, list[Slice]]]:
-        """Return the victims that the spill bound has room for; the caller has the lock."""
-        memory = self._catalyst.tables[table.name]
-        room = self._settings.spill_bytes_max - memory.bytes_spilled
-        chosen = []
-        for source, run in self._victims(table, memory.bytes_memory + nbytes - self._settings.memory_bytes_max):
-            room -= sum(part.piece.content.nbytes for part in run)
-            if room < 0:
-                break
-            chosen.append((source, run))
-        return chosen
-
-    def _victims(self, table: TableSchema, nbytes: int) -> list[tuple[str, list[Slice]]]:
-        """Choose the oldest in-memory pieces of each lane, a quarter more than needed so that not every commit spills."""
-        wanted = nbytes + self._settings.memory_bytes_max // 4
-        chosen: list[tuple[str, list[Slice]]] = []
-        with self._catalyst.lock:
-            for lane in self._catalyst.tables[table.name].lanes.values():
-                for pieces in _in_memory_runs(lane):
-                    run: list[Slice] = []
-                    while pieces and wanted > 0:
-                        run.append(Slice(pieces[0], 0, pieces[0].rows))
-                        wanted -= pieces.pop(0).content.nbytes
-                    if run:
-                        chosen.append((lane.source, run))
-        return chosen
-
     def close(self) -> None:
         """Forget the kept tail images and remove the private folder."""
         self._tails.clear()
         _remove_folder(self._memory)
 
-    def _lock_of(self, table: str) -> threading.Lock:
+    def lock_of(self, table: str) -> threading.Lock:
+        """Return the lock under which rows of a table are sealed."""
         with self._guard:
             return self._locks.setdefault(table, threading.Lock())
+
+
+def _joined(rows: pa.Table) -> pa.Table:
+    """Return the rows in one piece if they are in many small ones, each of which would be written by itself, in three times the time."""
+    pieces = rows.column(0).num_chunks if rows.num_columns else 0
+    return rows.combine_chunks() if pieces > 1 and rows.num_rows < pieces * _SMALL_ROWS else rows
 
 
 def _tight(rows: pa.Table) -> pa.Table:
     """Return the rows with columns that hold no null declared so: a file has less to say of them, and is written in half the time."""
     fields = [field if column.null_count else field.with_nullable(False) for field, column in zip(rows.schema, rows.columns, strict=True)]
     return pa.Table.from_arrays(rows.columns, schema=pa.schema(fields))
-
-
-def _in_memory_runs(lane: Lane) -> list[list[Piece]]:
-    """Return neighbouring pieces in memory, oldest first; no run joins committed rows and uncommitted ones, which a rollback takes out alone."""
-    committed_id = lane.times.committed_id
-    runs = groupby(lane.pieces, key=lambda piece: (piece.content.in_memory, piece.last_id <= committed_id))
-    return [list(pieces) for (in_memory, _), pieces in runs if in_memory]
 
 
 def forget_spilled(folder: Path) -> None:
@@ -381,11 +197,6 @@ def _remove_folder(folder: Path) -> None:
         folder.rmdir()
     except OSError:
         return  # it never was there, another process cleans up too, or a query still reads; the next start removes it
-
-
-def _unlink_own(path: str, owner: int) -> None:
-    if os.getpid() == owner:
-        _unlink(path)
 
 
 def _unlink(path: str) -> None:

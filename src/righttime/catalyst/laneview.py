@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from righttime.catalyst.images import rows_of
+from righttime.catalyst.segments import rows_of
 from righttime.catalyst.table import Lane, Slice
 from righttime.changes.operations import Numbers
 

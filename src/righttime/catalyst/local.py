@@ -7,10 +7,10 @@ Promise: as `port.Session`.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from righttime.catalyst.images import Images
 from righttime.catalyst.links import Link
 from righttime.catalyst.messages import Bypass, Content, Flush, Published
 from righttime.catalyst.mover import Mover
+from righttime.catalyst.room import Room
 from righttime.catalyst.settler import Settler
 from righttime.catalyst.shell import Catalyst
 from righttime.changes.position import Commit
@@ -29,7 +29,7 @@ class LocalSessions:
         catalyst: Catalyst,
         settler: Settler,
         mover: Mover,
-        images: Images,
+        room: Room,
         *,
         schemas: Mapping[str, TableSchema],
         settings: Settings,
@@ -39,7 +39,7 @@ class LocalSessions:
         self.settler = settler
         self.settings = settings
         self.mover = mover
-        self.images = images
+        self.room = room
         self.schemas = schemas
         self.known_batch = known_batch
 
@@ -70,7 +70,7 @@ class LocalSession:
 
     def make_room(self, sizes: Mapping[str, int]) -> None:
         for table, nbytes in sizes.items():
-            self._with.images.make_room(self._with.schemas[table], nbytes)
+            self._with.room.make(self._with.schemas[table], nbytes)
 
     def commit_lazily(self, rows: Mapping[str, int], *, batch_id: str | None) -> Published:
         commit = self._catalyst.commit_lazily(self.link, rows, batch_id=batch_id)

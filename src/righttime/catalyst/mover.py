@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from righttime.catalyst.capture import LaneCapture, Overtaken, capture, storable_cuts
 from righttime.catalyst.durable import Declared, DurableStep, Order
-from righttime.catalyst.images import rows_of
 from righttime.catalyst.links import Link
 from righttime.catalyst.log import Log, LogEntry
 from righttime.catalyst.messages import Bypass, Published
 from righttime.catalyst.next_state import finished_batches, next_state, refuse_overtaken, tell_tables
+from righttime.catalyst.segments import rows_of
 from righttime.catalyst.settler import Settler
 from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.step_files import StepFiles

@@ -11,7 +11,7 @@ from itertools import chain
 
 from righttime.catalyst.durable import DurableStep
 from righttime.catalyst.ends import NOTHING
-from righttime.catalyst.images import batches_of
+from righttime.catalyst.segments import batches_of
 from righttime.catalyst.shell import Catalyst
 from righttime.changes.rows import table_of
 from righttime.changes.schema import TableSchema

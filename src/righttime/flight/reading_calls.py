@@ -47,7 +47,7 @@ class ReadingCalls:
 
     def lay_out(self) -> None:
         """Write those files."""
-        for place, folder in (("store", self._engine.folder), ("images", self._engine.images._memory)):
+        for place, folder in (("store", self._engine.folder), ("images", self._engine.images.folder)):
             path = folder / _NONCE_FILE.format(secrets.token_hex(4))
             path.write_text(secrets.token_hex(16))
             self._nonces[place] = path

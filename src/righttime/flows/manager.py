@@ -14,6 +14,7 @@ from righttime.catalyst.images import Images
 from righttime.catalyst.maintainer import Maintainer
 from righttime.catalyst.messages import Accuracy
 from righttime.catalyst.mover import Mover
+from righttime.catalyst.room import Room
 from righttime.catalyst.shell import Catalyst
 from righttime.changes.schema import TableSchema
 from righttime.errors import FreshnessUnavailable
@@ -48,6 +49,7 @@ class FlowParts:
     catalyst: Catalyst
     mover: Mover
     images: Images
+    room: Room
     spark: SparkOwner
     schemas: Mapping[str, TableSchema]
     settings: Settings
@@ -187,7 +189,7 @@ class Flows:
             taps=self.taps,
             engine=engine,
             content=lambda table, anew: TargetContent(parts.schemas[table], parts.images, parts.settings, anew=anew),
-            make_room=lambda table, nbytes: parts.images.make_room(parts.schemas[table], nbytes),
+            make_room=lambda table, nbytes: parts.room.make(parts.schemas[table], nbytes),
             relieve=lambda link: self._relieve(link, engine),
             settings=parts.settings,
             cores=parts.spark.session().sparkContext.defaultParallelism,

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from righttime.catalyst.images import rows_of, visible_rows
 from righttime.catalyst.messages import Look
+from righttime.catalyst.segments import rows_of, visible_rows
 from righttime.catalyst.table import Slice
 from righttime.changes.hashing import EXACT, row_words
 from righttime.changes.operations import Numbers

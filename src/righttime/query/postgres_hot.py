@@ -16,7 +16,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from righttime.catalyst.ends import NONE, among
-from righttime.catalyst.images import rows_of
+from righttime.catalyst.segments import rows_of
 from righttime.catalyst.table import Slice
 from righttime.changes.operations import Numbers
 from righttime.changes.rows import table_of

@@ -13,11 +13,12 @@ from typing import Any
 import pyarrow as pa
 
 from righttime.catalyst.ends import NOTHING, Hidden
-from righttime.catalyst.images import Images, Segment, visible_rows
+from righttime.catalyst.images import Images
 from righttime.catalyst.leases import LaneKey, Lease
 from righttime.catalyst.maintainer import Admission
 from righttime.catalyst.messages import Accuracy, Bypass, Look
 from righttime.catalyst.producer import OwnRows
+from righttime.catalyst.segments import Segment, visible_rows
 from righttime.catalyst.settler import Overlay, Settler, ground_of
 from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.table import Slice
