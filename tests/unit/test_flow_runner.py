@@ -609,6 +609,7 @@ def test_a_drain_lets_a_crowd_of_queries_come_to_its_end(stage: Stage, monkeypat
         stage.insert(k, k)
         stage.clock.advance(1)
         asked.append(stage.ask())
+        stage.waiting(k + 1)  # it has chosen its cut before the next row comes
     until(stage.wh, lambda: stage.runner is not None and len(stage.runner.queue()) == 2)
     threading.Event().wait(0.3)
     assert stage.engine.drains == []
