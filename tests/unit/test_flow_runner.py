@@ -217,6 +217,16 @@ def test_background_jobs_do_not_pile_up_behind_a_drain(stage: Stage) -> None:
     assert stage.query() == {k: k for k in range(36)}
 
 
+def test_a_nudge_before_the_wait_is_not_lost(stage: Stage) -> None:
+    """A runner that was about to wait looks around first, once."""
+    catalyst = stage.wh._writer("test").catalyst
+    link = catalyst.maintain("flow.idle", [])
+    with catalyst.lock:
+        link.nudge()
+    assert stage.pool.submit(catalyst.await_cuts, link, timeout_s=60).result(20) == []
+    assert not link.nudged
+
+
 def test_at_23_tables_of_one_job_are_shown_together(tmp_path: Path) -> None:
     """A query over two targets sees both after a job, or neither."""
     stage = Stage(tmp_path / "wh")

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from righttime.errors import AnswerTooLarge
+from righttime.errors import AnswerTooLarge, WarehouseClosed
 from righttime.errors.flows import (
     BadStream,
     ChangeRefused,
@@ -72,6 +72,9 @@ def test_the_changes_of_a_stream_are_read_from_its_handle(streams: Streams) -> N
     assert line.changes(after=30, up_to=10).num_rows == 0
     with pytest.raises(StreamTime, match="has no time zone"):
         line.changes(after=datetime(2026, 1, 1))
+    streams.close()
+    with pytest.raises(WarehouseClosed):
+        line.changes()
 
 
 def test_more_changes_than_an_answer_may_have_are_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from righttime.catalyst.segments import rows_of
+from righttime.catalyst.segments import grouped, rows_of
 from righttime.catalyst.table import Lane, Slice
 from righttime.changes.operations import Numbers
 
@@ -55,22 +55,9 @@ class LaneView:
         if self._only is not None:
             yield self._only
             return
-        parts = list(_grouped(self._slices))
+        parts = list(grouped(self._slices, _GROUP_ROWS))
         for part in parts:
             group = Group(part, self._times, self._time_ids)
             if len(parts) == 1:
                 self._only = group
             yield group
-
-
-def _grouped(slices: Sequence[Slice]) -> Iterator[list[Slice]]:
-    group: list[Slice] = []
-    rows = 0
-    for part in slices:
-        group.append(part)
-        rows += part.rows
-        if rows >= _GROUP_ROWS:
-            yield group
-            group, rows = [], 0
-    if group:
-        yield group

@@ -97,15 +97,22 @@ def positions(part: Slice, ids: Numbers) -> Numbers:
 
 def batches_of(slices: Sequence[Slice], columns: pa.Schema, hidden: Numbers = NONE) -> Iterator[pa.RecordBatch]:
     """Yield visible rows batch by batch, so that storing more rows than fit into memory needs memory for a few only."""
-    waiting: list[Slice] = []
+    for group in grouped(slices, _BATCH_ROWS):
+        yield from visible_rows(group, columns, hidden).to_batches()
+
+
+def grouped(slices: Sequence[Slice], rows_min: int) -> Iterator[list[Slice]]:
+    """Yield neighbouring slices, as many at a time as have so many rows."""
+    group: list[Slice] = []
     rows = 0
     for part in slices:
-        waiting.append(part)
+        group.append(part)
         rows += part.rows
-        if rows >= _BATCH_ROWS:
-            yield from visible_rows(waiting, columns, hidden).to_batches()
-            waiting, rows = [], 0
-    yield from visible_rows(waiting, columns, hidden).to_batches()
+        if rows >= rows_min:
+            yield group
+            group, rows = [], 0
+    if group:
+        yield group
 
 
 def _unlink_own(path: str, owner: int) -> None:

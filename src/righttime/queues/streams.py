@@ -257,6 +257,7 @@ class Streams:
 
     def changes(self, name: str, after_us: int, up_to_us: int) -> pa.Table:
         """Return the same as users see it; raises `AnswerTooLarge`."""
+        self._check_open()
         history, parts = self._parts(name, after_us, up_to_us)
         columns, bound = [*history.schema.columns.names, *SHOWN_COLUMNS], self._settings.answer_bytes_max
         read, size = [history.read([]).select(columns)], 0
