@@ -1,10 +1,11 @@
 """State of flows: what drains leave behind is there whole, can be cut off at any job, and means the same when it is summed up."""
 
+import errno
 import json
 import math
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -178,12 +179,17 @@ def test_files_of_executors_are_moved_in(store: StateStore, tmp_path: Path) -> N
     assert content(StateStore(tmp_path / "flow", "f1")) == {None: 1, 1: 1, 2: 2}
 
 
-def test_a_disk_that_fails_is_a_coded_error_and_nothing_is_kept(store: StateStore, tmp_path: Path) -> None:
-    """A file where a folder should be stands for a disk that fails. Names of steps and parts may have any character and length."""
-    (tmp_path / "flow" / "broken").mkdir()
-    (tmp_path / "flow" / "broken" / "part").write_bytes(b"")
-    with pytest.raises(CommitFailed):
-        store.append(7, 7, {("a/b *", "c%d"): rows((1, 7, 1)), ("broken", "part"): rows((1, 7, 1))})
+def test_a_disk_that_fails_is_a_coded_error_and_nothing_is_kept(store: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of steps and parts may have any character and length."""
+
+    def full(paths: Sequence[Path]) -> None:
+        assert paths and all(path.exists() for path in paths)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("righttime.pipeline.states.sync_files", full)
+        with pytest.raises(CommitFailed, match="No space"):
+            store.append(7, 7, {("a/b *", "c%d"): rows((1, 7, 1))})
     assert StateStore(tmp_path / "flow", "f1").last_job == 6
     names = [("a/b *", "c%d"), ("into_" + "売" * 200, "keys"), ("into_" + "売" * 201, "keys")]
     store.append(7, 7, {name: rows(*[(1, 7, 1)] * (place + 1)) for place, name in enumerate(names)})

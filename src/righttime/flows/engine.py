@@ -30,7 +30,8 @@ from righttime.telemetry import get_log
 
 log = get_log("drain")
 
-_DRAINS_MAX = 16
+_FILES_MAX = 16  # of a part
+_DRAINS_MAX = 128  # that a flow may open a manifest for when it starts
 _POOL = "righttime-drains"
 _PLAN_FAILURES_MAX = 3
 
@@ -61,6 +62,7 @@ class DrainEngine:
         self._plans = PlannedDrains(analysed, spark, self._states, streams=streams, folder=scratch)
         self._plan_failures = 0  # in a row, of drains that went well by themselves
         self._drains = _DRAINS_MAX  # files of earlier runs are summed up after the first drain
+        self._readers = 0  # plans that were made since, each for whatever is there by then
         self._letters_max = letters_max
         self._letters = self._no_letters()
         kept = self._states.frame(spark.child(), STEP, PART)
@@ -72,12 +74,14 @@ class DrainEngine:
         child = self._session()
         child.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)  # of this thread; without fair scheduling it says nothing
         numbers = range(jobs[0].number, jobs[-1].number + 1)
+        plans = self._plans.made
         result = self._result(child, jobs, numbers)
         reach(CrashPoint.JOB_COMPUTED)
         letters, kept = self._letters.take(result.dead_letters, result.targets, {job.number: job.part_of for job in jobs if job.part_of is not None})
         states = {**result.states, (STEP, PART): kept} if kept.num_rows else result.states
         self._states.append(numbers[0], numbers[-1], states)
         self._drains += 1
+        self._readers += self._plans.made - plans
         return Drained(result, self._letters.table.name, letters)
 
     def _result(self, child: SparkSession, jobs: Sequence[FlowJob], numbers: range) -> DrainResult:
@@ -103,6 +107,7 @@ class DrainEngine:
     def _by_itself(
         self, child: SparkSession, jobs: Sequence[FlowJob], numbers: range, spans: Mapping[str, Spans], *, reach: Reach | None = None
     ) -> DrainResult:
+        self._readers += 1
         with inputs_of(self._spark, child, self._streams, jobs, folder=self._scratch, flow=self._analysed.flow.name) as inputs:
             return run_drain(self._analysed, child, inputs, self._states, numbers, spans=spans, dead_letters_max=self._letters_max, reach=reach)
 
@@ -123,13 +128,13 @@ class DrainEngine:
 
     @property
     def is_scattered(self) -> bool:
-        """Whether state has come to so many files that reading them costs more than summing them up."""
-        return self._drains >= _DRAINS_MAX
+        """Whether state has come to so many files that reading them costs more than summing them up. A plan that serves again reads no new ones."""
+        return self._readers >= _FILES_MAX or self._drains >= _DRAINS_MAX
 
     def compact(self, up_to_job: int) -> None:
         """Sum up state that has come to many files, of jobs that are durable."""
-        self._states.compact(up_to_job, files_max=_DRAINS_MAX // 2)
-        self._drains = 0
+        self._states.compact(up_to_job, files_max=_FILES_MAX // 2)
+        self._drains = self._readers = 0
 
 
 class Drained:

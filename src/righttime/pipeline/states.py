@@ -8,7 +8,6 @@ drain is appended.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets
 import shutil
@@ -16,6 +15,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace as replaced
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -30,12 +30,15 @@ from righttime.pipeline.operators.signed import JOB, WEIGHT
 from righttime.pipeline.spans import Spans, can_meet, spans_of
 from righttime.pipeline.spark import scan_files
 from righttime.telemetry import get_log
-from righttime.warehouse.durable import coded_errors, remove_quietly, replace, sync_file, sync_folder
+from righttime.warehouse.durable import coded_errors, remove_quietly, replace, sync_files, sync_folder
 
 log = get_log("states")
 
-_DECLARATION, _STAGING = "flow.json", "_staging"
-_NAME_MAX = 100
+_DECLARATION, _STAGING, _ROWS = "flow.json", "_staging", "rows"
+_WORD_MAX = 60  # of a file's name, so much of a step's and of a part's, for people who look
+_FEW_ROWS = 10_000
+_FEW: dict[str, Any] = {"compression": "snappy", "use_dictionary": False, "write_statistics": False}  # a third of the time; soon summed up anyway
+_MANY: dict[str, Any] = {"compression": "zstd"}
 
 
 class StateStore:
@@ -51,6 +54,10 @@ class StateStore:
         if anew and folder.exists():
             shutil.rmtree(folder)
         self._check_declaration(fingerprint)
+        self._rows = folder / _ROWS
+        if not self._rows.exists():
+            self._rows.mkdir()
+            sync_folder(folder)
         self._manifests = Manifests(folder)
         self._drains = self._manifests.read()
         self._remove_orphans()
@@ -124,7 +131,7 @@ class StateStore:
         with self._lock, coded_errors(self._folder, step="writing state", batch_id=f"flow.{self._flow}"):
             assert first_job <= last_job and (self.last_job is None or self.last_job < first_job), "drains are appended in order, each once"
             written = {name: self._write(name, last_job, content) for name, content in parts.items()}
-            self._sync_folders(written)
+            self._sync(written)
             manifest = Manifest(first_job, last_job, {name: files for name, files in written.items() if files})
             self._manifests.add(manifest)
             self._drains.append(manifest)
@@ -166,10 +173,11 @@ class StateStore:
             if len(old) <= files_max and not crowded:
                 return 0
             last_job = old[-1].last_job
+            written = {}
             for name, few in crowded.items():
-                table = summed([self._folder / file.name for file in few], job=last_job)
-                files[name] = tuple(file for file in files[name] if file not in few) + self._write(name, last_job, table)
-            self._sync_folders(crowded)
+                written[name] = self._write(name, last_job, summed([self._folder / file.name for file in few], job=last_job))
+                files[name] = tuple(file for file in files[name] if file not in few) + written[name]
+            self._sync(written)
             self._replace(old, Manifest(old[0].first_job, last_job, {name: some for name, some in files.items() if some}, summed=True))
             return len(crowded)
 
@@ -198,32 +206,25 @@ class StateStore:
         return [drain for drain in self._drains if job is None or drain.first_job <= job]
 
     def _write(self, name: PartName, last_job: int, content: pa.Table | Sequence[Path]) -> tuple[StateFile, ...]:
-        """Write or move rows into files of the part, and sync these; a part without rows has no file."""
-        folder = self._part_folder(name)
-        folder.mkdir(parents=True, exist_ok=True)
+        """Write or move rows into files of the part, which `_sync` makes last; a part without rows has no file."""
         made = []
         for some in [content] if isinstance(content, pa.Table) else content:
-            path = folder / f"{last_job:012d}-{secrets.token_hex(6)}.parquet"
+            path = self._rows / f"{last_job:012d}-{secrets.token_hex(6)}-{'-'.join(quote(word, safe=' ')[:_WORD_MAX] for word in name)}.parquet"
             rows = some.num_rows if isinstance(some, pa.Table) else pq.read_metadata(some).num_rows
             if not rows:
                 continue
             takes_back = not isinstance(some, pa.Table) or WEIGHT not in some.column_names or pc.min(some[WEIGHT]).as_py() <= 0
             if isinstance(some, pa.Table):
-                pq.write_table(some, path, compression="zstd", write_page_checksum=True)
+                pq.write_table(some, path, write_page_checksum=True, **(_FEW if rows <= _FEW_ROWS else _MANY))
             else:
                 some.rename(path)
-            sync_file(path)
             spans = spans_of(some) if isinstance(some, pa.Table) else {}
             made.append(StateFile(str(path.relative_to(self._folder)), rows, takes_back, spans))
         return tuple(made)
 
-    def _part_folder(self, name: PartName) -> Path:
-        return self._folder / _file_name(name[0]) / _file_name(name[1])
-
-    def _sync_folders(self, names: Iterable[PartName]) -> None:
-        folders = {self._part_folder(name) for name in names}
-        for folder in sorted(folders | {folder.parent for folder in folders} | {self._folder}, reverse=True):
-            sync_folder(folder)
+    def _sync(self, written: Mapping[PartName, Sequence[StateFile]]) -> None:
+        sync_files([self._folder / file.name for files in written.values() for file in files])
+        sync_folder(self._rows)
 
     def _cut(self, drain: Manifest, job: int) -> Manifest:
         """Return the drain without its jobs after this one, and put it in the place of the whole."""
@@ -231,7 +232,7 @@ class StateStore:
         for name, files in drain.parts.items():
             tables = (pq.read_table(self._folder / file.name, filters=pc.field(JOB) <= job) for file in files)
             parts[name] = tuple(made for table in tables for made in self._write(name, job, table))
-        self._sync_folders(parts)
+        self._sync(parts)
         shorter = replaced(drain, last_job=job, parts={name: files for name, files in parts.items() if files})
         self._manifests.put(shorter)
         return shorter
@@ -256,9 +257,3 @@ class StateStore:
     def _remove_files(self, names: Iterable[str]) -> None:
         for name in names:
             remove_quietly(self._folder / name)
-
-
-def _file_name(name: str) -> str:
-    """Return the name as a file may have it; a long one is told from others by its hash."""
-    safe = quote(name, safe=" ")
-    return safe if len(safe) <= _NAME_MAX else f"{safe[:_NAME_MAX]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from righttime.errors import CommitFailed, WarehouseDamaged
@@ -66,6 +66,20 @@ def _temporary(path: Path) -> Path:
 def sync_file(path: Path) -> None:
     """Sync a file that another process wrote."""
     _sync(path, os.O_RDONLY)
+
+
+def sync_files(paths: Sequence[Path]) -> None:
+    """Sync files that another process or library wrote; many take little longer than one, for all are on their way to the disk before the first is waited for."""
+    with ExitStack() as opened:
+        descriptors = []
+        for path in paths:
+            descriptors.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            opened.callback(os.close, descriptors[-1])
+        if hasattr(os, "posix_fadvise"):
+            for descriptor in descriptors:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # the kernel begins to write what is not on the disk, and keeps it until it is
+        for descriptor in descriptors:
+            os.fsync(descriptor)
 
 
 def sync_folder(path: Path) -> None:
