@@ -631,3 +631,34 @@ def test_a_drain_lets_a_crowd_of_queries_come_to_its_end(stage: Stage, monkeypat
     stage.insert(3, 3)
     stage.clock.advance(1)
     assert stage.query() == {0: 0, 1: 1, 3: 3}
+
+
+@pytest.mark.parametrize("mode", ["on_demand", "sequential"])
+def test_one_run_after_the_other_begins_when_the_one_before_is_published(stage: Stage, mode: runner.Mode) -> None:
+    """The yardstick (A27) is one run of the flow to completion for each job; ours computes while the drain before is published."""
+    stage.run(mode=mode)
+    assert stage.runner is not None and stage.engine is not None
+    work, reached, go_on = stage.runner._with, threading.Event(), threading.Event()
+    publish = FlowRunner._publish
+
+    def held(self: FlowRunner, job: Any, drained: Any) -> None:
+        reached.set()
+        assert go_on.wait(30)
+        publish(self, job, drained)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(FlowRunner, "_publish", held)
+        stage.insert(1, 10)
+        first = stage.ask()
+        assert reached.wait(30)
+        stage.insert(2, 20)
+        second = stage.ask()
+        stage.waiting(2)
+        if mode == "on_demand":
+            until(stage.wh, lambda: len(stage.engine.drains) == 2)  # type: ignore[union-attr]
+        else:
+            until(stage.wh, lambda: bool(stage.runner.queue()) and work.feed.rows(("s",), 0) == {"s": 2})  # type: ignore[union-attr]
+            assert not threading.Event().wait(0.1) and stage.engine.drains == [[1]]
+        go_on.set()
+        assert (first.result(30), second.result(30)) == ({1: 10}, {1: 10, 2: 20})
+    assert stage.engine.drains == [[1], [2]]

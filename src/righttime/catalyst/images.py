@@ -9,7 +9,8 @@ import os
 import tempfile
 import threading
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,12 @@ from righttime.settings import Settings
 _SHARED_MEMORY = Path("/dev/shm")
 _SPILL_FOLDER = "spill"
 _SEGMENTS_AT_ONCE = 8  # as one, if so much has come
+_QUARTERS = 4
 _ROW_GROUP_ROWS = 1 << 17  # Spark shares a file among its cores by row groups
 _PLAINLY: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}
 _STEP_BYTES = 1 << 20
 _SMALL_ROWS = 4096
+_TailKey = tuple[tuple[str, int, int, bytes], ...]
 
 
 class Images:
@@ -45,7 +48,7 @@ class Images:
         self._spill = folder / _SPILL_FOLDER
         self._memory = _private_folder(settings.image_dir)
         self._locks: dict[str, threading.Lock] = {}
-        self._tails: dict[str, tuple[tuple[tuple[str, int, int, bytes], ...], Segment]] = {}
+        self._tails: dict[str, tuple[_TailKey, Future[Segment]]] = {}
         self._count = 0
         self._guard = threading.Lock()
 
@@ -64,17 +67,17 @@ class Images:
             tail: list[tuple[str, Slice]] = []
             for (_, source), slices in lanes.items():
                 loose: list[Slice] = []
+                whole: list[Slice] = []
                 for part in slices:
-                    content = part.piece.content
-                    if isinstance(content, Segment) and part.whole:
-                        sealed.append((content, positions(part, hidden)))
-                    else:
-                        loose.append(part)
-                while loose and (run := self._sealable(loose, committed_id=self._committed_id(table.name, source))):
-                    sealed.append((self.seal(table, source, run, in_memory=True), all_positions(run, hidden)))
-                    del loose[: len(run)]
+                    (whole if isinstance(part.piece.content, Segment) and part.whole else loose).append(part)
+                few = self._joinable(whole)
+                sealed += [(_segment_of(part), positions(part, hidden)) for part in whole[: len(whole) - len(few)]]
+                for run in (few, *self._sealable(loose, committed_id=self._committed_id(table.name, source))):
+                    if run:
+                        sealed.append((self.seal(table, source, run, in_memory=True), all_positions(run, hidden)))
                 tail.extend((source, part) for part in loose)
-            return [*sealed, (self._tail_image(table, tail, hidden), NONE)] if tail else sealed
+        # Not under the lock: queries that begin together each have a tail of their own.
+        return [*sealed, (self._tail_image(table, tail, hidden), NONE)] if tail else sealed
 
     def image_of(self, table: TableSchema, chunks: Sequence[Chunk], *, in_memory: bool = True) -> Segment:
         """Write rows that are in no lane into a file of their own."""
@@ -84,17 +87,32 @@ class Images:
         with self._catalyst.lock:
             return self._catalyst.tables[table].lane(source).times.committed_id
 
-    def _sealable(self, loose: Sequence[Slice], *, committed_id: int) -> list[Slice]:
-        """Return leading whole chunks that are enough for a segment, else nothing: small tails are re-written per cut instead."""
+    def _sealable(self, loose: list[Slice], *, committed_id: int) -> Iterator[list[Slice]]:
+        """Take runs of leading whole chunks that are enough for a segment out of these: a quarter of a full one, for small tails are written anew per cut."""
         # Uncommitted rows are never sealed together with committed ones: a rollback takes them out alone.
         committed = bisect_right(loose, committed_id, key=lambda part: part.piece.last_id)
+        while True:
+            count = rows = 0
+            for piece, start, stop in loose[:committed]:
+                if stop - start != piece.rows or not isinstance(piece.content, Chunk) or rows >= _SEGMENTS_AT_ONCE * self._settings.segment_rows:
+                    break
+                count += 1
+                rows += piece.rows
+            if not rows or rows < self._settings.segment_rows // _QUARTERS:
+                return
+            yield loose[:count]
+            del loose[:count]
+            committed -= count
+
+    def _joinable(self, whole: Sequence[Slice]) -> Sequence[Slice]:
+        """Return the last segments, if they are small and together enough for a full one, so that a query never reads many small files."""
         count = rows = 0
-        for piece, start, stop in loose[:committed]:
-            if stop - start != piece.rows or not isinstance(piece.content, Chunk) or rows >= _SEGMENTS_AT_ONCE * self._settings.segment_rows:
+        for part in reversed(whole):
+            if part.rows >= self._settings.segment_rows or not part.piece.content.in_memory:
                 break
             count += 1
-            rows += piece.rows
-        return list(loose[:count]) if rows >= self._settings.segment_rows else []
+            rows += part.rows
+        return whole[len(whole) - count :] if rows >= self._settings.segment_rows else ()
 
     def seal(self, table: TableSchema, source: str, run: Sequence[Slice], *, in_memory: bool) -> Segment:
         """Put neighbouring pieces of a lane into one file; the caller has the table's lock."""
@@ -110,14 +128,30 @@ class Images:
         return segment
 
     def _tail_image(self, table: TableSchema, tail: Sequence[tuple[str, Slice]], hidden: Numbers) -> Segment:
-        """Write the rows that fill no segment yet into one file; the newest such file is kept for the next query at the same cut."""
+        """Write the rows that fill no segment yet into one file; the newest such file is kept for the next query at the same cut, which waits for it."""
         # Row ids are never reused and a slice leaves no row of its lane out, so first id and count name the rows.
         key = tuple((source, part.piece.id_at(part.start), part.rows, positions(part, hidden).tobytes()) for source, part in tail)
-        known = self._tails.get(table.name)
-        if known is not None and known[0] == key:
-            return known[1]
-        segment = self._write_rows(table, visible_rows([part for _, part in tail], table.columns, hidden), in_memory=True)
-        self._tails[table.name] = (key, segment)
+        while True:
+            with self._guard:
+                known = self._tails.get(table.name)
+                mine = known is None or known[0] != key
+                known = (key, Future()) if known is None or mine else known
+                self._tails[table.name] = known
+            if mine:
+                return self._written_tail(table, tail, hidden, known)
+            if known[1].exception() is None:  # else whoever wrote it could not, and this query tries by itself
+                return known[1].result()
+
+    def _written_tail(self, table: TableSchema, tail: Sequence[tuple[str, Slice]], hidden: Numbers, known: tuple[_TailKey, Future[Segment]]) -> Segment:
+        try:
+            segment = self._write_rows(table, visible_rows([part for _, part in tail], table.columns, hidden), in_memory=True)
+        except BaseException as error:
+            with self._guard:
+                if self._tails.get(table.name) is known:
+                    del self._tails[table.name]
+            known[1].set_exception(error)
+            raise
+        known[1].set_result(segment)
         return segment
 
     def _write(self, table: TableSchema, slices: Sequence[Slice], *, in_memory: bool) -> Segment:
@@ -149,6 +183,12 @@ class Images:
         """Return the lock under which rows of a table are sealed."""
         with self._guard:
             return self._locks.setdefault(table, threading.Lock())
+
+
+def _segment_of(part: Slice) -> Segment:
+    content = part.piece.content
+    assert isinstance(content, Segment)
+    return content
 
 
 def _joined(rows: pa.Table) -> pa.Table:

@@ -50,6 +50,7 @@ class DrainEngine:
         last_job: int,
         letters_max: int,
         anew: bool = False,
+        plans_serve_again: bool = True,
     ) -> None:
         """Go on with the state in a folder as it was after the last job; with `anew`, with none, whatever a crash has left there."""
         self._analysed = analysed
@@ -60,7 +61,7 @@ class DrainEngine:
         self._states = StateStore(folder, analysed.fingerprint, flow=analysed.flow.name, anew=anew)
         self._states.forget_after(last_job)
         self._plans = PlannedDrains(analysed, spark, self._states, streams=streams, folder=scratch)
-        self._plan_failures = 0  # in a row, of drains that went well by themselves
+        self._plan_failures = 0 if plans_serve_again else _PLAN_FAILURES_MAX  # in a row, of drains that went well by themselves
         self._drains = _DRAINS_MAX  # files of earlier runs are summed up after the first drain
         self._readers = 0  # plans that were made since, each for whatever is there by then
         self._letters_max = letters_max

@@ -98,10 +98,10 @@ class JobQueue:
             ready = len(self._ready)
             return self._changed.wait_for(lambda: self.stopping or len(self._ready) > ready, timeout=timeout_s)
 
-    def await_published(self, timeout_s: float) -> None:
-        """Wait until no drain waits to be published."""
+    def await_published(self, timeout_s: float) -> bool:
+        """Wait until no drain waits to be published; return whether that is so, or the flow stops."""
         with self._changed:
-            self._changed.wait_for(lambda: self.stopping or not self._done, timeout=timeout_s)
+            return self._changed.wait_for(lambda: self.stopping or not self._done, timeout=timeout_s)
 
     def take(self, fits: Callable[[Sequence[FlowJob]], int]) -> list[FlowJob] | None:
         """Take as many prepared jobs as fit into a drain; None when the flow stops."""

@@ -112,7 +112,15 @@ class Flows:
             letters_max = self._parts.settings.dead_letters_max
             scratch = self._parts.images.folder
             engine = DrainEngine(
-                analysed, self._parts.spark, streams=streams, folder=folder, scratch=scratch, last_job=last_job, letters_max=letters_max, anew=refresh
+                analysed,
+                self._parts.spark,
+                streams=streams,
+                folder=folder,
+                scratch=scratch,
+                last_job=last_job,
+                letters_max=letters_max,
+                anew=refresh,
+                plans_serve_again=mode != "sequential",
             )
             runner = FlowRunner(link, flow.streams, self._schedule(flow, link, mode), self._work(flow, engine), mode=mode, rebuild=refresh)
             self.runners[flow.name] = runner

@@ -32,6 +32,7 @@ from righttime.telemetry import METRICS, get_log
 
 log = get_log("flow")
 
+# The two others are yardsticks: queries take what windows of time have brought, or wait for one run of the flow after the other.
 Mode = Literal["on_demand", "near_real_time", "sequential"]
 _GATHER_S = 0.05  # what comes later is taken by the next drain, all of it: waiting longer for it makes both later
 _PAUSE_S = 0.01
@@ -237,7 +238,10 @@ class FlowRunner:
     def _next_drain(self) -> list[FlowJob] | None:
         """Wait for prepared jobs, and take as many as one drain may hold; None when the flow stops."""
         self._queue.await_ready()
-        if self.mode != "sequential":
+        if self.mode == "sequential":
+            while not self._queue.await_published(_ROUND_S):  # a run of the flow comes to its end before the next one begins
+                pass
+        else:
             self._gather()
         if self.mode == "on_demand":
             self._yield()
@@ -259,14 +263,18 @@ class FlowRunner:
 
     def _yield(self) -> None:
         """Let queries that run come to their ends while there are more of them than cores can carry: a drain would make them later, and those that come
-        meanwhile are taken along."""
+        meanwhile are taken along. The more wait already, the sooner it begins, so that cores have something to do until it has ended."""
         catalyst, crowd = self._with.catalyst, _CROWD * self._with.cores
         with catalyst.lock:
             if len(catalyst.leases) + len(catalyst.admissions) <= crowd:
                 return
         self._queue.await_published(_YIELD_S)  # whoever waits for these is about to run
+
+        def few_run() -> bool:
+            return self._queue.stopping or len(catalyst.leases) <= max(crowd, len(catalyst.admissions) // 2)
+
         with catalyst.lock:
-            catalyst.space.wait_for(lambda: self._queue.stopping or len(catalyst.leases) <= crowd, timeout=_YIELD_S)
+            catalyst.space.wait_for(few_run, timeout=_YIELD_S)
 
     # -- publishing --------------------------------------------------------------------------------------------------
 

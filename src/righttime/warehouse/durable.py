@@ -69,7 +69,7 @@ def sync_file(path: Path) -> None:
 
 
 def sync_files(paths: Sequence[Path]) -> None:
-    """Sync files that another process or library wrote; many take little longer than one, for all are on their way to the disk before the first is waited for."""
+    """Sync files that somebody else wrote; many take little longer than one, for all are on their way to the disk before the first is waited for."""
     with ExitStack() as opened:
         descriptors = []
         for path in paths:

@@ -1,0 +1,145 @@
+"""Images of hot rows: few files whatever the size of commits, each row written a bounded number of times, and a tail is written once for queries at one cut."""
+
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import righttime as rt
+from righttime.catalyst.images import Images
+from righttime.catalyst.segments import Segment
+from righttime.changes.schema import TableSchema
+from righttime.errors import FileNotWritten
+from tests.support.crash import engine_of
+from tests.support.state_tables import asking
+
+ROW = "k INT NOT NULL, v INT"
+
+
+def images(wh: rt.Warehouse) -> list[list[int]]:
+    """Return the keys in each file of hot rows that a query would read now."""
+    snapshots = engine_of(wh).snapshots
+    with snapshots.take(["x"], asking()) as snapshot:
+        files = snapshots.files(snapshot.tables["x"])
+        assert files is not None and len(files.paths) == len(files.images)
+        return [pq.read_table(path)["k"].to_pylist() for path in files.paths]
+
+
+def test_a_trickle_of_commits_is_read_from_few_files_and_no_row_is_written_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query after each commit: segments of a quarter, joined to a full one, and a tail."""
+    written: Counter[int] = Counter()
+    write = Images._write_rows
+
+    def counted(self: Images, table: TableSchema, rows: pa.Table, *, in_memory: bool) -> Segment:
+        written.update(rows["k"].to_pylist())
+        return write(self, table, rows, in_memory=in_memory)
+
+    monkeypatch.setattr(Images, "_write_rows", counted)
+    with rt.open(tmp_path / "wh", segment_rows=40) as wh:
+        wh.create_table("x", ROW)
+        producer = wh.producer(name="p")
+        most = 0
+        for key in range(400):
+            producer.insert("x", (key, key))
+            producer.commit()
+            files = images(wh)
+            assert [key for keys in files for key in keys] == list(range(key + 1))
+            full = sum(len(keys) >= 40 for keys in files)
+            assert full >= (key + 1) // 40 - 1
+            most = max(most, len(files) - full)
+        assert 2 <= most <= 5
+        # Ten times in a tail, which is sealed with ten rows, then in a quarter and in a full segment.
+        assert max(written.values()) <= 12
+        producer.rollback()
+
+
+def test_what_one_commit_brings_is_one_segment(tmp_path: Path) -> None:
+    with rt.open(tmp_path / "wh", segment_rows=40) as wh:
+        wh.create_table("x", ROW)
+        producer = wh.producer(name="p")
+        producer.insert_many("x", [(key, key) for key in range(200)])
+        producer.commit()
+        assert [len(keys) for keys in images(wh)] == [200]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_queries_at_one_cut_share_a_tail_that_is_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    """The second waits for the first to write it; if that fails, it writes by itself."""
+    write = Images._write_rows
+    begun, go_on = threading.Event(), threading.Event()
+    written: list[str] = []
+
+    def gated(self: Images, *arguments: Any, **options: Any) -> Segment:
+        written.append(threading.current_thread().name)
+        if len(written) == 1:
+            begun.set()
+            assert go_on.wait(30)
+            if fails:
+                raise FileNotWritten(path="/nowhere", reason="the disk is full")
+        return write(self, *arguments, **options)
+
+    with rt.open(tmp_path / "wh") as wh:
+        wh.create_table("x", ROW)
+        producer = wh.producer(name="p")
+        producer.insert("x", (1, 1))
+        producer.commit()
+        monkeypatch.setattr(Images, "_write_rows", gated)
+        found: dict[str, object] = {}
+
+        def query() -> None:
+            name = threading.current_thread().name
+            try:
+                found[name] = images(wh)
+            except FileNotWritten as error:
+                found[name] = error.code
+
+        threads = [threading.Thread(target=query, name=name) for name in ("first", "second")]
+        threads[0].start()
+        assert begun.wait(30)
+        threads[1].start()
+        threads[1].join(0.2)
+        assert threads[1].is_alive() and written == ["first"]
+        go_on.set()
+        for thread in threads:
+            thread.join(30)
+        assert found == ({"first": FileNotWritten.code, "second": [[1]]} if fails else {"first": [[1]], "second": [[1]]})
+        assert written == (["first", "second"] if fails else ["first"])
+
+
+def test_a_tail_does_not_wait_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries that begin together at different cuts write their tails at the same time."""
+    write = Images._write_rows
+    both = threading.Barrier(2, timeout=30)
+
+    def together(self: Images, *arguments: Any, **options: Any) -> Segment:
+        both.wait()
+        return write(self, *arguments, **options)
+
+    with rt.open(tmp_path / "wh") as wh:
+        wh.create_table("x", ROW)
+        producer = wh.producer(name="p")
+        snapshots = engine_of(wh).snapshots
+        producer.insert("x", (1, 1))
+        producer.commit()
+        with snapshots.take(["x"], asking()) as older:
+            producer.insert("x", (2, 2))
+            producer.commit()
+            with snapshots.take(["x"], asking()) as newer:
+                monkeypatch.setattr(Images, "_write_rows", together)
+                found: list[list[int]] = []
+
+                def read(snapshot: Any) -> None:
+                    files = snapshots.files(snapshot.tables["x"])
+                    assert files is not None
+                    found.append([key for path in files.paths for key in pq.read_table(path)["k"].to_pylist()])
+
+                threads = [threading.Thread(target=read, args=(snapshot,)) for snapshot in (older, newer)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join(40)
+        assert sorted(found) == [[1], [1, 2]]
