@@ -27,7 +27,7 @@ class Settings(BaseSettings):
     spill_bytes_max: int = Field(default=4096 * MIB, ge=0, description="Bytes one table may keep in spill files before commits wait, then fail.")
     operations_bytes_max: int = Field(default=64 * MIB, ge=1, description="Bytes of updates and deletes one table may hold before commits wait, then fail.")
     full_wait_s: float = Field(default=10.0, ge=0, description="How long a commit waits for space before it fails with catalyst.full.")
-    segment_rows: int = Field(default=131_072, ge=1, description="Rows at which the hot tail of a table is sealed into one segment.")
+    segment_rows: int = Field(default=131_072, ge=1, description="Rows of a full segment of hot rows; the tail of a table is sealed by quarters of it.")
     image_dir: Path | None = Field(default=None, description="Folder for images of hot segments; default one in /dev/shm, else in the temporary folder.")
 
     # Producers.

@@ -156,6 +156,7 @@ def test_a_refresh_in_parts_gives_what_one_part_gives(tmp_path: Path, spark_owne
     """Totals, rows that failed and state to go on with, which is summed up in between; the letters name the job that is shown."""
     spark_owner.session()
     monkeypatch.setattr(engine, "_DRAINS_MAX", 2)
+    monkeypatch.setattr(engine, "_FILES_MAX", 2)
 
     def ratios(of: int) -> rt.Flow:
         flow = rt.Flow("f")

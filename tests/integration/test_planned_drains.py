@@ -10,6 +10,8 @@ from pyspark.sql import SparkSession
 
 import righttime as rt
 from righttime.client import Warehouse
+from righttime.flows import engine
+from righttime.flows.engine import DrainEngine
 from righttime.pipeline import execute, planned, reach
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.spark import SparkOwner
@@ -167,3 +169,27 @@ def test_drains_over_much_state_are_run_by_themselves(wh: Warehouse, monkeypatch
     monkeypatch.setattr(execute._Work, "run", note)
     totals(wh, 3)
     assert reaches == ["sent", "sent"], "the first drain finds no state, and is planned"
+
+
+@pytest.mark.parametrize(("reads_what_came", "times"), [(True, 3), (False, 1)])
+def test_state_is_summed_up_for_those_who_read_it(wh: Warehouse, monkeypatch: pytest.MonkeyPatch, reads_what_came: bool, times: int) -> None:
+    """Each drain of a total reads what the ones before have left; new keys meet nothing of it, and their plan serves again."""
+    summed = []
+    compact = DrainEngine.compact
+
+    def note(self: DrainEngine, up_to_job: int) -> None:
+        summed.append(up_to_job)
+        compact(self, up_to_job)
+
+    monkeypatch.setattr(engine, "_FILES_MAX", 3)
+    monkeypatch.setattr(DrainEngine, "compact", note)
+    if reads_what_came:
+        totals(wh, 8)
+    else:
+        flow = rt.Flow("f")
+        flow.stream("s").into("copy", keys="k")
+        with wh.run(flow):
+            for k in range(1, 9):
+                wh.stream("s").insert([{"k": k, "g": "a", "v": 1}])
+                assert len(wh.read("copy", wait="120s").rows()) == k
+    assert len(summed) == times, summed

@@ -1,4 +1,4 @@
-"""The runner of one flow: cuts jobs, drains them on Spark, publishes them in order.
+"""The runner of one flow: has jobs cut, drains them on Spark, publishes them in order.
 
 In: cuts that queries want, changes that come, a refresh policy.
 Out: one commit in the catalyst for each job, at the job's horizon.
@@ -8,26 +8,21 @@ A failure stops the flow, not the warehouse: what is published stays, and querie
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
 
 from righttime.catalyst.maintainer import Maintainer
-from righttime.catalyst.shell import Catalyst
 from righttime.changes.faults import CrashPoint, reach
 from righttime.errors import RightTimeError
 from righttime.errors.flows import ExpectationFailed, FlowFailed, KeyTwice, LookupFailed
 from righttime.flows.content import TargetContent
-from righttime.flows.feed import Feed
-from righttime.flows.inputs import prepare
+from righttime.flows.cutter import Cutter, Work
 from righttime.flows.job_queue import JobQueue
-from righttime.flows.jobs import Drained, Engine, FlowJob, JobKind, JobReport, fused
+from righttime.flows.jobs import Drained, FlowJob, JobReport, fused
 from righttime.flows.rebuild import Rebuilt, rebuild
 from righttime.flows.schedule import Schedule
-from righttime.flows.taps import Taps
 from righttime.pipeline.chain import Chain
-from righttime.settings import Settings
 from righttime.telemetry import METRICS, get_log
 
 log = get_log("flow")
@@ -41,22 +36,6 @@ _YIELD_S = 1.0
 _ROUND_S = 1.0  # how often a runner looks around though nobody woke it
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a runner works with. `taps` bring streams of tables up to a time, `content` begins what a job does to a target, `make_room` waits for memory,
-    `relieve` stores targets and sums up state that have grown large; `cores` is how many tasks Spark runs at once."""
-
-    catalyst: Catalyst
-    feed: Feed
-    taps: Taps
-    engine: Engine
-    content: Callable[[str, bool], TargetContent]
-    make_room: Callable[[str, int], None]
-    relieve: Callable[[Maintainer], None]
-    settings: Settings
-    cores: int
-
-
 class FlowRunner:
     """Three threads of one flow: one cuts and prepares, one computes, one publishes; what they share is in the queue."""
 
@@ -68,11 +47,10 @@ class FlowRunner:
         self._with = work
         last = work.catalyst.head.source(link.source)
         self._queue = JobQueue(Chain(strict=False, tid=last.next_number - 1, horizon_us=link.horizon_us), rebuild=rebuild)
-        self._rebuild = rebuild
-        self._cut_us = link.horizon_us
+        self._cutter = Cutter(link, streams, schedule, work, self._queue, rebuild=rebuild)
         self.parts = (0, 1)  # of targets that are built anew: how many are done, and all
         self.failure: FlowFailed | None = None
-        steps = (("cut", self._cut_all), ("drain", self._drain_all), ("publish", self._publish_all))
+        steps = (("cut", self._cutter.run), ("drain", self._drain_all), ("publish", self._publish_all))
         self._threads = [threading.Thread(target=self._guarded, args=(run,), name=f"righttime-{link.source}-{name}", daemon=True) for name, run in steps]
 
     def start(self) -> None:
@@ -83,7 +61,7 @@ class FlowRunner:
             # What an earlier runner cut and did not publish is cut again, but only where somebody waits: what was mended meanwhile belongs together.
             awaited = {admission.cut_us for admission in self._with.catalyst.admissions}
             self.link.cuts = [cut_us for cut_us in self.link.cuts if cut_us in awaited]
-        self._with.feed.tell(self.link.source, self._told)
+        self._with.feed.tell(self.link.source, self._cutter.told)
         self._with.taps.watch(self.link, self.streams, self._schedule.urgent)
         for thread in self._threads:
             thread.start()
@@ -113,92 +91,12 @@ class FlowRunner:
         """Return the jobs that are cut and not published, oldest first, without those that are being computed."""
         return self._queue.jobs()
 
-    # -- cutting and preparing ---------------------------------------------------------------------------------------
-
-    def _cut_all(self) -> None:
-        catalyst = self._with.catalyst
-        if self._rebuild:
-            self._with.taps.pull_for(self.streams, catalyst.authority.read_us())
-            self._cut_us, *wanted = catalyst.close_job(self.link, anew=True)
-            self._queue.cut(0, self._cut_us, "background", catalyst.clock.monotonic_s(), rebuild=True)
-            for cut_us in wanted:
-                self._cut(cut_us, "query")
-        while not self._queue.stopping:
-            self._count_tapped()
-            timeout_s = _ROUND_S if self._queue.is_behind else min(self._schedule.wait_s(catalyst.clock.monotonic_s()), _ROUND_S)
-            for cut_us in catalyst.await_cuts(self.link, timeout_s=0.0 if self._next_arrived() else timeout_s):
-                self._cut(cut_us, "query")
-                self._schedule.asked(catalyst.clock.monotonic_s())
-            self._count_tapped()
-            if self._is_due():
-                self._with.taps.pull_for(self.streams, catalyst.authority.read_us())
-                *wanted, now_us = catalyst.close_job(self.link)
-                for cut_us in wanted:
-                    self._cut(cut_us, "query")
-                self._cut(now_us, "background")
-            if (waiting := self._queue.first_cut()) is not None:
-                self._with.taps.pull_for(self.streams, waiting.horizon_us)
-            if (job := self._next_arrived()) is not None:
-                self._prepare(job)
-
-    def _count_tapped(self) -> None:
-        """Count what waits anew where streams are of tables: it is told when it is pulled, which may be after its job was cut."""
-        waiting = self._with.taps.waiting(self.streams, self._cut_us)
-        if waiting is not None:
-            self._schedule.count(waiting + sum(self._with.feed.rows(self.streams, self._cut_us).values()))
-
-    def _is_due(self) -> bool:
-        """Tell whether to cut a job that no query asked for."""
-        return not self._queue.is_behind and self._schedule.due(self._with.catalyst.clock.monotonic_s())
-
-    def _next_arrived(self) -> FlowJob | None:
-        """Return the oldest job that is cut and not prepared, if everything up to its horizon has arrived."""
-        job = self._queue.first_cut()
-        return job if job is not None and self._has_arrived(job.horizon_us) else None
-
-    def _has_arrived(self, time_us: int) -> bool:
-        arrived_us = self.link.arrived_us
-        return arrived_us is None or time_us <= arrived_us
-
-    def _cut(self, cut_us: int, kind: JobKind) -> None:
-        """Take everything up to `cut_us` into jobs; several if it is more than one drain may hold."""
-        while self._cut_us < cut_us:
-            horizon_us = self._with.feed.horizon(self.streams, self._cut_us, cut_us, rows_max=self._with.settings.drain_rows_max)
-            if not self._queue.unpublished and self._has_arrived(horizon_us) and not self._with.feed.rows(self.streams, self._cut_us, horizon_us):
-                self._with.catalyst.advance_flow(self.link, horizon_us)  # nothing to do: the state that is there is shared
-            else:
-                now_s = self._with.catalyst.clock.monotonic_s()
-                self._queue.cut(self._cut_us, horizon_us, kind if horizon_us == cut_us else "background", now_s)
-            self._cut_us = horizon_us
-        self._schedule.cut(sum(self._with.feed.rows(self.streams, self._cut_us).values()), self._with.catalyst.clock.monotonic_s())
-
-    def _prepare(self, job: FlowJob) -> None:
-        feed = self._with.feed
-        job.rows = feed.rows(self.streams, job.after_us, job.horizon_us)
-        after_us = max(job.after_us, self.link.horizon_us) if job.rebuild else job.after_us
-        job.first_us = min(feed.first_after(self.streams, after_us) or job.horizon_us, job.horizon_us)
-        if not job.rebuild:  # else part by part
-            prepare(job, feed.streams)
-        job.marks["prepared"] = self._with.catalyst.clock.monotonic_s()
-        reach(CrashPoint.JOB_PREPARED)
-        self._queue.prepared(job)
-
-    def _told(self, rows: int) -> None:
-        """Rows have come to the streams, or word that nothing more will come up to a time."""
-        self._schedule.changed(rows)
-        if self._queue.first_cut() is not None or self._is_due():
-            self._nudge()
-
-    def _nudge(self) -> None:
-        with self._with.catalyst.lock:
-            self.link.nudge()
-
     # -- draining ----------------------------------------------------------------------------------------------------
 
     def _drain_all(self) -> None:
         while (jobs := self._next_drain()) is not None:
             if self._schedule.rows:
-                self._nudge()  # what waits may be cut from now on
+                self._cutter.nudge()  # what waits may be cut from now on
             now_s = self._with.catalyst.clock.monotonic_s
             for job in jobs:
                 job.marks["started"], job.jobs_in_drain = now_s(), len(jobs)
@@ -258,7 +156,7 @@ class FlowRunner:
         clock = self._with.catalyst.clock
         until_s = clock.monotonic_s() + _GATHER_S
         while not self._queue.stopping and clock.monotonic_s() < until_s:
-            if not self._queue.await_more(_PAUSE_S) and not self._next_arrived():
+            if not self._queue.await_more(_PAUSE_S) and not self._cutter.next_arrived():
                 return
 
     def _yield(self) -> None:
