@@ -35,10 +35,10 @@ def run(size: str = "S", rounds: int = 3, plots: Path = RESULTS) -> list[Figure]
     with open_shop(ShopData(chosen), **NEVER) as opened:
         rows_each = max(chosen.purchases * 13 // chosen.jobs, 1)
         settings = {WINDOWS: NEVER | {"window_s": WINDOW_S}, SEQUENTIAL: NEVER, ALONE: NEVER, OURS: NEVER}
-        _measure(opened, settings, (WINDOWS, OURS), chosen.warm_rounds, heavy=False)
+        _measure(opened, settings, (WINDOWS, OURS, SEQUENTIAL), chosen.warm_rounds, heavy=False)
         reading = _measure(opened, settings, (WINDOWS, OURS, SEQUENTIAL), rounds, heavy=False)
         settings[OURS] = {"background_rows": rows_each, "background_idle_s": 1.0}
-        _measure(opened, settings, (WINDOWS, OURS), chosen.warm_rounds, heavy=True)
+        _measure(opened, settings, (WINDOWS, OURS, SEQUENTIAL), chosen.warm_rounds, heavy=True)
         updating = _measure(opened, settings, (WINDOWS, OURS, ALONE, SEQUENTIAL), rounds, heavy=True)
         context: dict[str, float | str] = {"spark": str(opened.wh.spark.version), "load": os.getloadavg()[0]}
     figures = _figures("X2, read-heavy", chosen, reading, context, goal=1.0) + _figures("X3, update-heavy", chosen, updating, context, goal=0.95)

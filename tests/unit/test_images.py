@@ -1,4 +1,4 @@
-"""Images of hot rows: few files whatever the size of commits, each row written a bounded number of times, and a tail is written once for queries at one cut."""
+"""Images of hot rows: few files whatever the size of commits, tails of a quarter of a segment at most, each written once for queries at one cut."""
 
 import threading
 from collections import Counter

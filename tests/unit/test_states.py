@@ -255,17 +255,32 @@ def _rewrite(folder: Path, number: int) -> None:
     for path in folder.glob("*-*.json"):
         manifest = json.loads(path.read_bytes())["manifest"] | {"format": number}
         if number == 1:
-            manifest["parts"] = [[step, part, [file[:2] for file in files]] for step, part, files in manifest["parts"]]
+            manifest["parts"] = [[step, part, [[_moved(folder, step, part, file[0]), file[1]] for file in files]] for step, part, files in manifest["parts"]]
         crc = zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
         path.write_text(json.dumps({"crc": crc, "manifest": manifest}), encoding="utf-8")
 
 
-def test_state_of_the_first_version_is_read(store: StateStore, tmp_path: Path) -> None:
+def _moved(folder: Path, step: str, part: str, name: str) -> str:
+    """Move a file to where the first version had it, in a folder of its step and part; return its name."""
+    moved = folder / step / part / Path(name).name
+    moved.parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).rename(moved)
+    return str(moved.relative_to(folder))
+
+
+def test_state_of_the_first_version_is_read_and_gone_on_with(store: StateStore, tmp_path: Path) -> None:
     """It is whole, and no torn drain that nobody was told of: totals without it would be wrong."""
     expected = content(store)
     _rewrite(tmp_path / "flow", 1)
     again = StateStore(tmp_path / "flow", "f1")
     assert (again.last_job, content(again)) == (6, expected)
+    again.append(7, 8, {PART: rows((1, 7, 1), (9, 8, 1))})
+    assert again.compact(6, files_max=1) == 1
+    again.append(9, 9, {PART: rows((9, 9, 1))})  # after which the old files go
+    again.forget_after(7)
+    for one in (again, StateStore(tmp_path / "flow", "f1")):
+        assert (one.last_job, content(one)) == (7, {**expected, 1: expected.get(1, 0) + 1})
+    assert not list((tmp_path / "flow" / PART[0]).rglob("*.parquet"))
 
 
 def test_state_of_a_later_version_is_refused_and_stays(store: StateStore, tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ class Cuts(CatalystMemory):
         admission = Admission(frozenset(tables))
         with self.lock:
             self.admissions.append(admission)
+            self.space.notify_all()  # a drain that lets queries run first may begin when enough wait
         try:
             yield admission
         finally:

@@ -11,6 +11,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 
 from righttime.catalyst.ends import NONE
 from righttime.catalyst.leases import LaneKey
-from righttime.catalyst.segments import Segment, all_positions, positions, rows_of, visible_rows
+from righttime.catalyst.segments import Segment, all_positions, grouped, positions, rows_of, visible_rows
 from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.table import Slice
 from righttime.changes.operations import Numbers
@@ -36,6 +37,7 @@ _ROW_GROUP_ROWS = 1 << 17  # Spark shares a file among its cores by row groups
 _PLAINLY: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": False}
 _STEP_BYTES = 1 << 20
 _SMALL_ROWS = 4096
+_TAIL_WAIT_S = 60.0  # for a tail that another query writes; one that is interrupted at a bad moment never says so
 _TailKey = tuple[tuple[str, int, int, bytes], ...]
 
 
@@ -63,19 +65,22 @@ class Images:
         Keep them until the query has ended. `hidden` are the ids that do not count, ascending.
         """
         sealed: list[tuple[Segment, Numbers]] = []
+        tail: list[tuple[str, Slice]] = []
         with self.lock_of(table.name):
-            tail: list[tuple[str, Slice]] = []
             for (_, source), slices in lanes.items():
-                loose: list[Slice] = []
-                whole: list[Slice] = []
-                for part in slices:
-                    (whole if isinstance(part.piece.content, Segment) and part.whole else loose).append(part)
-                few = self._joinable(whole)
-                sealed += [(_segment_of(part), positions(part, hidden)) for part in whole[: len(whole) - len(few)]]
-                for run in (few, *self._sealable(loose, committed_id=self._committed_id(table.name, source))):
-                    if run:
-                        sealed.append((self.seal(table, source, run, in_memory=True), all_positions(run, hidden)))
-                tail.extend((source, part) for part in loose)
+                for kind, group in groupby(slices, key=_kind):
+                    parts = list(group)
+                    if kind == "segment":
+                        few = self._joinable(table.name, source, parts)
+                        sealed += [(_segment_of(part), positions(part, hidden)) for part in parts[: len(parts) - len(few)]]
+                        runs = [few] if few else []
+                    elif kind == "chunk":
+                        runs = list(self._sealable(table.name, source, parts))
+                        tail += [(source, part) for part in parts[sum(map(len, runs)) :]]
+                    else:
+                        runs = []
+                        tail += [(source, part) for part in parts]
+                    sealed += [(self.seal(table, source, run, in_memory=True), all_positions(run, hidden)) for run in runs]
         # Not under the lock: queries that begin together each have a tail of their own.
         return [*sealed, (self._tail_image(table, tail, hidden), NONE)] if tail else sealed
 
@@ -83,36 +88,32 @@ class Images:
         """Write rows that are in no lane into a file of their own."""
         return self._write_rows(table, table_of(chunks, table.columns), in_memory=in_memory)
 
-    def _committed_id(self, table: str, source: str) -> int:
+    def _sealable(self, table: str, source: str, chunks: Sequence[Slice]) -> Iterator[list[Slice]]:
+        """Yield runs of leading whole chunks that are enough for a segment: a quarter of a full one, for small tails are written anew per cut."""
         with self._catalyst.lock:
-            return self._catalyst.tables[table].lane(source).times.committed_id
-
-    def _sealable(self, loose: list[Slice], *, committed_id: int) -> Iterator[list[Slice]]:
-        """Take runs of leading whole chunks that are enough for a segment out of these: a quarter of a full one, for small tails are written anew per cut."""
-        # Uncommitted rows are never sealed together with committed ones: a rollback takes them out alone.
-        committed = bisect_right(loose, committed_id, key=lambda part: part.piece.last_id)
-        while True:
-            count = rows = 0
-            for piece, start, stop in loose[:committed]:
-                if stop - start != piece.rows or not isinstance(piece.content, Chunk) or rows >= _SEGMENTS_AT_ONCE * self._settings.segment_rows:
-                    break
-                count += 1
-                rows += piece.rows
-            if not rows or rows < self._settings.segment_rows // _QUARTERS:
+            lane = self._catalyst.tables[table].lane(source)
+            # Uncommitted rows are never sealed together with committed ones: a rollback takes them out alone. Nor what another query has sealed already.
+            committed = chunks[: bisect_right(chunks, lane.times.committed_id, key=lambda part: part.piece.last_id)]
+            if not committed or not lane.has([part.piece for part in committed]):
                 return
-            yield loose[:count]
-            del loose[:count]
-            committed -= count
+        for run in grouped(committed, _SEGMENTS_AT_ONCE * self._settings.segment_rows):
+            if sum(part.rows for part in run) < max(self._settings.segment_rows // _QUARTERS, 1):
+                return
+            yield run
 
-    def _joinable(self, whole: Sequence[Slice]) -> Sequence[Slice]:
+    def _joinable(self, table: str, source: str, segments: Sequence[Slice]) -> Sequence[Slice]:
         """Return the last segments, if they are small and together enough for a full one, so that a query never reads many small files."""
         count = rows = 0
-        for part in reversed(whole):
+        for part in reversed(segments):
             if part.rows >= self._settings.segment_rows or not part.piece.content.in_memory:
                 break
             count += 1
             rows += part.rows
-        return whole[len(whole) - count :] if rows >= self._settings.segment_rows else ()
+        if rows < self._settings.segment_rows:
+            return ()
+        few = segments[len(segments) - count :]
+        with self._catalyst.lock:  # as they are, they serve as well as what another query has made of them
+            return few if self._catalyst.tables[table].lane(source).has([part.piece for part in few]) else ()
 
     def seal(self, table: TableSchema, source: str, run: Sequence[Slice], *, in_memory: bool) -> Segment:
         """Put neighbouring pieces of a lane into one file; the caller has the table's lock."""
@@ -139,20 +140,25 @@ class Images:
                 self._tails[table.name] = known
             if mine:
                 return self._written_tail(table, tail, hidden, known)
-            if known[1].exception() is None:  # else whoever wrote it could not, and this query tries by itself
-                return known[1].result()
+            try:
+                if known[1].exception(timeout=_TAIL_WAIT_S) is None:  # else whoever wrote it could not, and this query tries by itself
+                    return known[1].result()
+            except TimeoutError:
+                return self._write_tail(table, tail, hidden)
 
     def _written_tail(self, table: TableSchema, tail: Sequence[tuple[str, Slice]], hidden: Numbers, known: tuple[_TailKey, Future[Segment]]) -> Segment:
         try:
-            segment = self._write_rows(table, visible_rows([part for _, part in tail], table.columns, hidden), in_memory=True)
+            known[1].set_result(self._write_tail(table, tail, hidden))
         except BaseException as error:
             with self._guard:
                 if self._tails.get(table.name) is known:
                     del self._tails[table.name]
             known[1].set_exception(error)
             raise
-        known[1].set_result(segment)
-        return segment
+        return known[1].result()
+
+    def _write_tail(self, table: TableSchema, tail: Sequence[tuple[str, Slice]], hidden: Numbers) -> Segment:
+        return self._write_rows(table, visible_rows([part for _, part in tail], table.columns, hidden), in_memory=True)
 
     def _write(self, table: TableSchema, slices: Sequence[Slice], *, in_memory: bool) -> Segment:
         return self._write_rows(table, rows_of(slices, table.columns), in_memory=in_memory)
@@ -183,6 +189,12 @@ class Images:
         """Return the lock under which rows of a table are sealed."""
         with self._guard:
             return self._locks.setdefault(table, threading.Lock())
+
+
+def _kind(part: Slice) -> str:
+    if not part.whole:
+        return "part"
+    return "segment" if isinstance(part.piece.content, Segment) else "chunk"
 
 
 def _segment_of(part: Slice) -> Segment:

@@ -213,10 +213,18 @@ class Lane:
         self.times.forget(self.stored_id)
         return freed
 
+    def has(self, pieces: Sequence[Piece]) -> bool:
+        """Tell whether these pieces are here, one after the other."""
+        return self._place(pieces) is not None
+
+    def _place(self, pieces: Sequence[Piece]) -> int | None:
+        place = bisect_left(self.pieces, pieces[0].first_id, key=lambda piece: piece.first_id)
+        return place if self.pieces[place : place + len(pieces)] == list(pieces) else None  # pieces equal themselves only
+
     def replace(self, old: Sequence[Piece], content: Rows) -> bool:
         """Put one sealed content in the place of neighbouring pieces; False if they are no longer all here."""
-        place = bisect_left(self.pieces, old[0].first_id, key=lambda piece: piece.first_id)
-        if self.pieces[place : place + len(old)] != list(old):  # pieces equal themselves only
+        place = self._place(old)
+        if place is None:
             return False
         first_ids: list[int] = []
         offsets: list[int] = []

@@ -169,7 +169,8 @@ class FlowRunner:
         self._queue.await_published(_YIELD_S)  # whoever waits for these is about to run
 
         def few_run() -> bool:
-            return self._queue.stopping or len(catalyst.leases) <= max(crowd, len(catalyst.admissions) // 2)
+            waiting = sum(not admission.tables.isdisjoint(self.link.tables) for admission in catalyst.admissions)
+            return self._queue.stopping or len(catalyst.leases) <= max(crowd, waiting // 2)
 
         with catalyst.lock:
             catalyst.space.wait_for(few_run, timeout=_YIELD_S)

@@ -88,6 +88,12 @@ class Manifests:
         """Remove manifests, in the given order: a crash in between leaves the rest."""
         self._remove(self._folder / manifest.name for manifest in manifests)
 
+    def drop_summed(self, manifests: Iterable[Manifest]) -> None:
+        """Remove manifests that a base covers, in any order: what a crash leaves of them is recognised."""
+        for manifest in manifests:
+            remove_quietly(self._folder / manifest.name)
+        sync_folder(self._folder)
+
     def _remove(self, paths: Iterable[Path]) -> None:
         for path in paths:
             remove_quietly(path)

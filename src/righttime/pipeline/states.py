@@ -242,8 +242,7 @@ class StateStore:
             self._manifests.put(base)
             self.version += 1
             self._drains = [base, *(drain for drain in self._drains if drain not in old)]
-            # What is left of these after a crash is recognised: the base covers their jobs.
-            self._manifests.drop(one for one in old if one.name != base.name)
+            self._manifests.drop_summed(one for one in old if one.name != base.name)
             self._retired |= {name for drain in old for name in drain.files()} - base.files()
 
     def _remove_orphans(self) -> None:

@@ -77,7 +77,8 @@ def sync_files(paths: Sequence[Path]) -> None:
             opened.callback(os.close, descriptors[-1])
         if hasattr(os, "posix_fadvise"):
             for descriptor in descriptors:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # the kernel begins to write what is not on the disk, and keeps it until it is
+                with suppress(OSError):  # only advice: the kernel begins to write what is not on the disk, and keeps it until it is
+                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         for descriptor in descriptors:
             os.fsync(descriptor)
 
