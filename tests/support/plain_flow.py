@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from righttime.client import Warehouse
 from righttime.flows.content import TargetContent
-from righttime.flows.cutter import Work
 from righttime.flows.jobs import FlowJob
 from righttime.flows.runner import FlowRunner, Mode
 from righttime.flows.schedule import Schedule, Triggers
+from righttime.flows.work import Work
 from righttime.queues.streams import Streams
 
 OPERATIONS = {(False, True): "insert", (True, True): "update", (True, False): "delete"}

@@ -29,16 +29,22 @@ def images(wh: rt.Warehouse) -> list[list[int]]:
         return [pq.read_table(path)["k"].to_pylist() for path in files.paths]
 
 
-def test_a_trickle_of_commits_is_read_from_few_files_and_no_row_is_written_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A query after each commit: segments of a quarter, joined to a full one, and a tail."""
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+    """Count from now on how often the row of each key is written into a file."""
     written: Counter[int] = Counter()
     write = Images._write_rows
 
-    def counted(self: Images, table: TableSchema, rows: pa.Table, *, in_memory: bool) -> Segment:
+    def count(self: Images, table: TableSchema, rows: pa.Table, *, in_memory: bool) -> Segment:
         written.update(rows["k"].to_pylist())
         return write(self, table, rows, in_memory=in_memory)
 
-    monkeypatch.setattr(Images, "_write_rows", counted)
+    monkeypatch.setattr(Images, "_write_rows", count)
+    return written
+
+
+def test_a_trickle_of_commits_is_read_from_few_files_and_no_row_is_written_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query after each commit: segments of a quarter, joined to a full one, and a tail."""
+    written = counted(monkeypatch)
     with rt.open(tmp_path / "wh", segment_rows=40) as wh:
         wh.create_table("x", ROW)
         producer = wh.producer(name="p")
@@ -54,7 +60,6 @@ def test_a_trickle_of_commits_is_read_from_few_files_and_no_row_is_written_often
         assert 2 <= most <= 5
         # Ten times in a tail, which is sealed with ten rows, then in a quarter and in a full segment.
         assert max(written.values()) <= 12
-        producer.rollback()
 
 
 def test_what_one_commit_brings_is_one_segment(tmp_path: Path) -> None:
@@ -64,6 +69,54 @@ def test_what_one_commit_brings_is_one_segment(tmp_path: Path) -> None:
         producer.insert_many("x", [(key, key) for key in range(200)])
         producer.commit()
         assert [len(keys) for keys in images(wh)] == [200]
+
+
+def files_of(wh: rt.Warehouse, snapshot: Any) -> list[list[int]]:
+    """Return the keys in each file of a snapshot that is held."""
+    files = engine_of(wh).snapshots.files(snapshot.tables["x"])
+    assert files is not None
+    return [pq.read_table(path)["k"].to_pylist() for path in files.paths]
+
+
+def test_queries_that_were_there_before_do_not_join_segments_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was joined for another query serves them as it was: nothing is written."""
+    with rt.open(tmp_path / "wh", segment_rows=40) as wh:
+        wh.create_table("x", ROW)
+        producer = wh.producer(name="p")
+        snapshots = engine_of(wh).snapshots
+        for begin in range(0, 40, 10):
+            producer.insert_many("x", [(key, key) for key in range(begin, begin + 10)])
+            producer.commit()
+            assert sum(map(len, images(wh))) == begin + 10
+        with snapshots.take(["x"], asking()) as first, snapshots.take(["x"], asking()) as second:
+            assert [len(keys) for keys in files_of(wh, first)] == [40]
+            written = counted(monkeypatch)
+            assert [len(keys) for keys in files_of(wh, second)] == [10] * 4
+            assert sorted(key for keys in files_of(wh, second) for key in keys) == list(range(40))
+            assert not written
+        assert [len(keys) for keys in images(wh)] == [40]
+
+
+def test_rows_behind_a_part_of_a_segment_are_sealed(tmp_path: Path) -> None:
+    """Storing may end within a segment that was sealed meanwhile; the rest of it is written per cut, and what comes after it is not."""
+    with rt.open(tmp_path / "wh", segment_rows=40) as wh:
+        wh.create_table("x", ROW)
+        producer = wh.producer(name="p")
+        producer.insert_many("x", [(key, key) for key in range(20)])
+        producer.commit()
+        assert [len(keys) for keys in images(wh)] == [20]
+        catalyst = engine_of(wh).catalyst
+        with catalyst.lock:
+            lane = catalyst.tables["x"].lane("p")
+            lane.stored_id = lane.pieces[0].id_at(4)  # as if five rows were stored
+        for key in range(20, 35):
+            producer.insert("x", (key, key))
+            producer.commit()
+            files = images(wh)
+            assert sorted(key for keys in files for key in keys) == list(range(5, key + 1))
+        assert list(range(20, 30)) in files and [*range(5, 20), *range(30, 35)] in files
+        with catalyst.lock:
+            lane.stored_id = 0
 
 
 @pytest.mark.parametrize("fails", [False, True])

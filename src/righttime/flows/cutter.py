@@ -5,38 +5,17 @@ Out: jobs in the queue, in the order of their cuts, each with its changes.
 Promise: a job ends at every cut that a query waits for; what no query asked for is cut when the policy says so, and not while a job waits for its drain.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from righttime.catalyst.maintainer import Maintainer
-from righttime.catalyst.shell import Catalyst
 from righttime.changes.faults import CrashPoint, reach
-from righttime.flows.content import TargetContent
-from righttime.flows.feed import Feed
 from righttime.flows.inputs import prepare
 from righttime.flows.job_queue import JobQueue
-from righttime.flows.jobs import Engine, FlowJob, JobKind
+from righttime.flows.jobs import FlowJob, JobKind
 from righttime.flows.schedule import Schedule
-from righttime.flows.taps import Taps
-from righttime.settings import Settings
+from righttime.flows.work import Work
 
 _ROUND_S = 1.0  # how often a cutter looks around though nobody woke it
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a runner works with. `taps` bring streams of tables up to a time, `content` begins what a job does to a target, `make_room` waits for memory,
-    `relieve` stores targets and sums up state that have grown large; `cores` is how many tasks Spark runs at once."""
-
-    catalyst: Catalyst
-    feed: Feed
-    taps: Taps
-    engine: Engine
-    content: Callable[[str, bool], TargetContent]
-    make_room: Callable[[str, int], None]
-    relieve: Callable[[Maintainer], None]
-    settings: Settings
-    cores: int
 
 
 class Cutter:

@@ -62,8 +62,10 @@ class DrainEngine:
         self._states.forget_after(last_job)
         self._plans = PlannedDrains(analysed, spark, self._states, streams=streams, folder=scratch)
         self._plan_failures = 0 if plans_serve_again else _PLAN_FAILURES_MAX  # in a row, of drains that went well by themselves
+        # Counted by whoever drains; who sums up notes how far they were.
         self._drains = _DRAINS_MAX  # files of earlier runs are summed up after the first drain
-        self._readers = 0  # plans that were made since, each for whatever is there by then
+        self._readers = 0  # plans that were made, each for whatever is there by then
+        self._summed = (0, 0)
         self._letters_max = letters_max
         self._letters = self._no_letters()
         kept = self._states.frame(spark.child(), STEP, PART)
@@ -130,12 +132,14 @@ class DrainEngine:
     @property
     def is_scattered(self) -> bool:
         """Whether state has come to so many files that reading them costs more than summing them up. A plan that serves again reads no new ones."""
-        return self._readers >= _FILES_MAX or self._drains >= _DRAINS_MAX
+        drains, readers = self._summed
+        return self._readers - readers >= _FILES_MAX or self._drains - drains >= _DRAINS_MAX
 
     def compact(self, up_to_job: int) -> None:
         """Sum up state that has come to many files, of jobs that are durable."""
+        counted = (self._drains, self._readers)
         self._states.compact(up_to_job, files_max=_FILES_MAX // 2)
-        self._drains = self._readers = 0
+        self._summed = counted
 
 
 class Drained:

@@ -21,7 +21,6 @@ from righttime.errors import FreshnessUnavailable
 from righttime.errors.flows import BadDeclaration, FlowChanged, FlowRuns, StatesAhead, TableMaintained
 from righttime.flows.catalogue import Catalogue, Generation, source_of
 from righttime.flows.content import TargetContent
-from righttime.flows.cutter import Work
 from righttime.flows.engine import DrainEngine
 from righttime.flows.explain import Explanation, FlowNeed, estimate_s, planned_cut
 from righttime.flows.feed import Feed
@@ -30,6 +29,7 @@ from righttime.flows.letters import letters_table
 from righttime.flows.runner import FlowRunner, Mode
 from righttime.flows.schedule import Schedule, Triggers
 from righttime.flows.taps import TapParts, Taps
+from righttime.flows.work import Work
 from righttime.ledger.receipts import StreamCommit, StreamReceipt
 from righttime.pipeline.analysis import Analysed, analyse
 from righttime.pipeline.flow import Flow

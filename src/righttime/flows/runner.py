@@ -17,11 +17,12 @@ from righttime.changes.faults import CrashPoint, reach
 from righttime.errors import RightTimeError
 from righttime.errors.flows import ExpectationFailed, FlowFailed, KeyTwice, LookupFailed
 from righttime.flows.content import TargetContent
-from righttime.flows.cutter import Cutter, Work
+from righttime.flows.cutter import Cutter
 from righttime.flows.job_queue import JobQueue
 from righttime.flows.jobs import Drained, FlowJob, JobReport, fused
 from righttime.flows.rebuild import Rebuilt, rebuild
 from righttime.flows.schedule import Schedule
+from righttime.flows.work import Work
 from righttime.pipeline.chain import Chain
 from righttime.telemetry import METRICS, get_log
 
