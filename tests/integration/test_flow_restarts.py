@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 import righttime as rt
+from righttime.changes.faults import CrashPoint
 from righttime.client import Warehouse
 from righttime.errors import FreshnessUnavailable
-from righttime.errors.flows import FlowFailed, StatesAhead, TableMaintained
-from righttime.flows import engine
+from righttime.errors.flows import BadDeclaration, FlowFailed, StatesAhead, TableMaintained
+from righttime.flows import engine, runner
 from righttime.pipeline.spark import SparkOwner
 
 
@@ -226,6 +227,45 @@ def test_state_that_begins_after_the_last_job_is_not_gone_on_with(wh: Warehouse,
     entry["generations"][0]["first_job"] = wh._writer("test").catalyst.head.source("flow.f").last.number + 1
     path.write_text(json.dumps(entry), encoding="utf-8")
     with pytest.raises(StatesAhead):
+        wh.run(totals())
+    with wh.run(totals(), refresh=True) as running:
+        running.wait(timeout="2 min")
+        assert rows(wh, "agg") == [("a", 10)]
+
+
+def fails_before_publishing(point: CrashPoint) -> None:
+    """Stands in for `reach`: what was computed never comes to be shown."""
+    if point is CrashPoint.JOB_STAGED:
+        raise OSError("cut short")
+
+
+def test_what_a_first_refresh_left_behind_is_not_gone_on_with(tmp_path: Path, spark_owner: SparkOwner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was cut short when its parts were computed and none was shown: everything is taken again, from nothing."""
+    spark_owner.session()
+    with rt.open(tmp_path / "wh", drain_rows_max=2) as wh:
+        wh.create_stream("s", "k INT, g STRING, v INT", keys=["k"])
+        for k in range(7):
+            wh.stream("s").insert([{"k": k, "g": "a", "v": 10}])
+        with monkeypatch.context() as broken:
+            broken.setattr(runner, "reach", fails_before_publishing)
+            with pytest.raises(FlowFailed, match="cut short"), wh.run(totals(), refresh=True) as running:
+                running.wait(timeout="2 min")
+        with wh.run(totals()):
+            assert rows(wh, "agg") == [("a", 70)]
+
+
+def test_rows_of_others_are_not_kept_where_the_refresh_that_would_replace_them_was_cut_short(wh: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A target is what its flow makes of its streams and nothing else, whether the flow was begun before or not."""
+    wh.create_table("agg", "g STRING NOT NULL, total BIGINT", keys=["g"])
+    with wh.producer(name="other") as load:
+        load.insert("agg", {"g": "z", "total": 1})
+        load.commit()
+    wh.stream("s").insert([{"k": 1, "g": "a", "v": 10}])
+    with monkeypatch.context() as broken:
+        broken.setattr(runner, "reach", fails_before_publishing)
+        with pytest.raises(FlowFailed, match="cut short"), wh.run(totals(), refresh=True) as running:
+            running.wait(timeout="2 min")
+    with pytest.raises(BadDeclaration, match="has rows already"):
         wh.run(totals())
     with wh.run(totals(), refresh=True) as running:
         running.wait(timeout="2 min")

@@ -41,7 +41,10 @@ class FlowEntry:
         return source_of(self.name)
 
     def generation(self, job: int) -> Generation:
-        """Return the state that is right after the published job `job`; a later generation counts from its first job on."""
+        """Return the state that is right after the published job `job`; a later generation counts from its first job on.
+
+        Before any first job that is the oldest, as it was declared: nothing in its folder counts yet.
+        """
         return next((each for each in reversed(self.generations) if each.first_job <= job), self.generations[0])
 
 

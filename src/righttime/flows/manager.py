@@ -120,7 +120,7 @@ class Flows:
                 scratch=scratch,
                 last_job=last_job,
                 letters_max=letters_max,
-                anew=refresh,
+                anew=generation.first_job > last_job,  # nothing of it was shown: what is in its folder is of parts that nobody knows any more
                 plans_serve_again=mode != "sequential",
             )
             runner = FlowRunner(link, flow.streams, self._schedule(flow, link, mode), self._work(flow, engine), mode=mode, rebuild=refresh)
@@ -149,8 +149,10 @@ class Flows:
         generation = entry.generation(history.last.number)
         if generation.fingerprint != analysed.fingerprint:
             raise FlowChanged(flow=flow.name)
-        if generation.first_job > history.last.number > 0:
-            raise StatesAhead(flow=flow.name, known=generation.first_job, job=history.last.number)
+        if generation.first_job > history.last.number:
+            if history.last.number:
+                raise StatesAhead(flow=flow.name, known=generation.first_job, job=history.last.number)
+            self._refuse_filled(flow)  # nothing of it was ever shown for good: a refresh that would have replaced these rows was cut short
         self.catalogue.go_on(entry, generation, durable_job=durable_job)
         return generation
 

@@ -3,7 +3,7 @@
 In: a job that builds anew.
 Out: what it puts in the place of its targets.
 Promise: no part takes more changes than a drain may hold. The parts have numbers of their own, which end with the job's: nobody ever goes on with the state
-of some of them, because a generation of state counts from its published job on, and a new one begins in an empty folder.
+of some of them, because a generation of state counts from its published job on, and begins in an empty folder as long as there is none.
 """
 
 from collections.abc import Callable, Mapping, Sequence
