@@ -1,7 +1,12 @@
 """Declaring flows: frozen steps that know their line, stable ids, fingerprints, and what is refused at once."""
 
 import dataclasses
+import decimal
 import functools
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -221,6 +226,92 @@ def test_the_source_of_a_function_counts() -> None:
 
     assert _with(same) == _with(same)
     assert len({_with(same), _with(other), _with(plus(1)), _with(plus(2)), _with(functools.partial(same))}) == 5
+
+
+class _Scale:
+    """Rows of a user's own class of functions; its settings are what makes two of them different."""
+
+    __slots__ = ("more", "rate")
+
+    def __init__(self, rate: Any, more: Any = None) -> None:
+        self.rate = rate
+        self.more = more
+
+    def __call__(self, table: Any) -> Any:
+        return (table, self.rate)
+
+    def scaled(self, table: Any) -> Any:
+        return (table, self.rate)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rates:
+    net: decimal.Decimal
+    names: frozenset[str] = frozenset()
+
+
+def _rated(table: Any, rate: Any = 0, *, more: Any = None) -> Any:
+    return (table, rate, more)
+
+
+def _keyword_default(value: int) -> Callable[[Any], Any]:
+    def scaled(table: Any, *, rate: int = value) -> Any:
+        return (table, rate)
+
+    return scaled
+
+
+def _closure(value: Any) -> Callable[[Any], Any]:
+    return lambda table: (table, value)
+
+
+MADE: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
+    "argument of a partial": lambda value: functools.partial(_rated, rate=value),
+    "argument of a partial of a partial": lambda value: functools.partial(functools.partial(_rated, rate=value), more=3),
+    "attribute of an object": _Scale,
+    "attribute of the object of a method": lambda value: _Scale(value).scaled,
+    "attribute of an attribute": lambda value: _Scale(1, _Scale(value)),
+    "keyword default": _keyword_default,
+    "closure over a list": lambda value: _closure([1, value]),
+    "closure over a mapping": lambda value: _closure({"b": 1, "a": value}),
+    "closure over a partial": lambda value: _closure(functools.partial(_rated, rate=value)),
+    "closure over a pattern": lambda value: _closure(re.compile(f"[{value}]")),
+    "closure over values": lambda value: _closure(_Rates(decimal.Decimal(value), frozenset({"a", "b", "c", str(value)}))),
+}
+
+
+@pytest.mark.parametrize("made", MADE.values(), ids=list(MADE))
+def test_the_values_that_a_function_is_made_with_count(made: Callable[[Any], Callable[[Any], Any]]) -> None:
+    """State that was kept with other ones would be taken back wrongly; equal ones are equal, though they were made again."""
+    assert _with(made(2)) == _with(made(2))
+    assert _with(made(2)) != _with(made(3))
+
+
+def test_the_function_of_a_partial_counts() -> None:
+    """What it calls is what it does."""
+    assert _with(functools.partial(_rated)) != _with(functools.partial(_Scale(1).scaled))
+
+
+def test_a_function_may_know_itself() -> None:
+    """By its closure, or by an object that it belongs to."""
+    known = _Scale(1)
+    known.more = [known]
+
+    def even(table: Any) -> Any:
+        return odd(table)
+
+    def odd(table: Any) -> Any:
+        return even(table)
+
+    assert len({_with(known), _with(known.scaled), _with(even)}) == 3
+
+
+def test_fingerprints_are_the_same_in_every_process() -> None:
+    """The order of a set is another one in each; a flow that was restarted is still the flow it was."""
+    program = "from tests.unit.test_flow_declarations import MADE, _with\nprint(*[_with(made(2)) for made in MADE.values()])"
+    run = [subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True) for seed in "12"]
+    assert [one.returncode for one in run] == [0, 0], run[0].stderr
+    assert run[0].stdout == run[1].stdout
 
 
 def test_a_flow_that_reads_what_it_writes_is_a_cycle() -> None:
