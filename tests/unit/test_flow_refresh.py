@@ -254,3 +254,37 @@ def test_a_source_whose_clock_is_ahead_does_not_take_the_warehouse_along(tmp_pat
         wh.stream("s").insert([{"k": 2, "v": 2}], time=now_us + 7201 * SECOND)
     with rt.open(tmp_path / "wh") as wh:
         assert wh.stream("own").insert([{"k": 2, "v": 2}]).time_us < now_us + 3600 * SECOND
+
+
+def test_an_empty_append_with_a_time_is_a_heartbeat_for_flows(wh: Warehouse) -> None:
+    """Whoever waits for what has arrived waits for nothing more, and a query up to there is answered."""
+    runner, _ = run_plain(wh, {"t": "a"})
+    try:
+        wh.stream("a").insert([{"k": 1, "v": 1}], time=100 * SECOND)
+        wh.stream("a").append([], time=200 * SECOND)
+        assert runner.link.arrived_us == 200 * SECOND
+        RunningFlow(wh._flows("test"), runner).wait(timeout="20s")
+        assert rows(wh, "t") == [(1, 1)]
+    finally:
+        runner.stop()
+
+
+def test_a_commit_is_a_heartbeat_for_all_its_streams(wh: Warehouse) -> None:
+    """For one that has no changes beside another that has, and for one whose changes became dead letters; after the next start, too."""
+    wh.create_stream("strict", COLUMNS, keys=["k"], times="source", on_bad="dead_letter")
+    wh.create_table("w", COLUMNS, keys=["k"])
+    runner, _ = run_plain(wh, {"t": "a", "u": "b", "w": "strict"})
+    try:
+        wh.append({"a": [{"k": 1, "v": 1}], "b": [], "strict": []}, time=100 * SECOND)
+        assert runner.link.arrived_us == 100 * SECOND
+        assert wh.append({"a": [], "b": [], "strict": [{"k": 7, "_change_type": "delete"}]}, time=200 * SECOND).rejected == 1
+        assert runner.link.arrived_us == 200 * SECOND
+        RunningFlow(wh._flows("test"), runner).wait(timeout="20s")
+        assert rows(wh, "t") == [(1, 1)]
+    finally:
+        runner.stop()
+    wh.close()
+    with rt.open(wh.path, clock=ManualClock(1000.0)) as again:
+        assert {name: again._flows("test").feed.streams.watermark_us(name) for name in ("a", "b", "strict")} == dict.fromkeys(
+            ("a", "b", "strict"), 200 * SECOND
+        )

@@ -23,6 +23,7 @@ def test_a_look_sees_what_was_appended(tmp_path: Path, segment_rows: int) -> Non
         streams.append({"s": [{"id": 2 * number}, {"id": 2 * number + 1}]})
     streams.append({"late": [{"id": 1}]}, time_us=500)
     streams.heartbeat("late", 700)
+    streams.append({"late": []}, time_us=750)
 
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     found = peek(tmp_path)
@@ -35,7 +36,7 @@ def test_a_look_sees_what_was_appended(tmp_path: Path, segment_rows: int) -> Non
             assert stream.first_after(time_us) == streams.first_after(name, time_us)
         assert stream.complete_us == streams.watermark_us(name)
     assert [len(found[name].commits) for name in ("s", "late", "empty")] == [20, 1, 0], "rows that are in a segment and still in the log count once"
-    assert (found["s"].rows, found["s"].last_us, found["late"].complete_us, found["empty"].rows) == (40, 1190, 700, 0)
+    assert (found["s"].rows, found["s"].last_us, found["late"].complete_us, found["empty"].rows) == (40, 1190, 750, 0)
     streams.close()
 
 

@@ -30,13 +30,14 @@ log = get_log("queues")
 
 @dataclass(slots=True)
 class Work:
-    """What an append does to one stream: its changes, what they do, and which dead letters come or go."""
+    """What an append does to one stream: its changes, what they do, and which dead letters come or go. For one that is `quiet` it is a heartbeat."""
 
     stream: OpenStream
     given: Given
     plan: Plan
     letters: list[Letter] = field(default_factory=list)
     resolved: list[int] = field(default_factory=list)
+    quiet: bool = False
 
 
 class Feed:
@@ -77,6 +78,8 @@ class Feed:
                 self._stream(name).letters.add(letters)
             for name, numbers in head["resolved"].items():
                 self._stream(name).letters.drop(numbers)
+            for name in head.get("quiet", ()):
+                self._stream(name).beat(head["time_us"])
 
     def _stream(self, name: str) -> OpenStream:
         if name not in self._streams:
@@ -93,6 +96,7 @@ class Feed:
             "shares": [share.head() for share in shares],
             "letters": {work.given.schema.name: work.letters for work in works if work.letters},
             "resolved": {work.given.schema.name: work.resolved for work in works if work.resolved},
+            "quiet": [work.given.schema.name for work in works if work.quiet],
         }
         stored = [share.stored() for share in shares]
         self._log.append(Record(head, [share.body() for share in shares]))
@@ -103,14 +107,14 @@ class Feed:
             for work in works:
                 work.stream.letters.add(work.letters)
                 work.stream.letters.drop(work.resolved)
+                if work.quiet:
+                    work.stream.beat(time_us)
 
-    def beat(self, streams: list[OpenStream], time_us: int) -> None:
+    def beat(self, stream: OpenStream, time_us: int) -> None:
         """Make a heartbeat durable, then show it; the caller has `lock`."""
-        self._log.append(Record({"kind": "heartbeat", "streams": [stream.schema.name for stream in streams], "time_us": time_us}))
+        self._log.append(Record({"kind": "heartbeat", "streams": [stream.schema.name], "time_us": time_us}))
         with self.seen:
-            for stream in streams:
-                stream.beat(time_us)
-            self.seen.notify_all()
+            stream.beat(time_us)
 
     def keep_up(self) -> None:
         """Seal long tails and begin a new file of the log if it is time; the caller has no lock."""

@@ -86,6 +86,9 @@ def _note(record: Record, found: dict[str, Peeked]) -> None:
             if name in found:
                 found[name].heartbeats.append(head["time_us"])
     else:
+        for name in head.get("quiet", ()):
+            if name in found:
+                found[name].heartbeats.append(head["time_us"])
         for part in head["shares"]:
             stream = found.get(part["stream"])
             if stream is not None and part["first_seq"] == stream.rows + 1:

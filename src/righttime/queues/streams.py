@@ -134,30 +134,35 @@ class Streams:
 
     def _take(self, givens: list[Given], *, transaction: str | None, time_us: int | None, replayed: Sequence[int] = ()) -> Appended:
         try:
-            appended = self._take_once(givens, transaction, time_us, replayed)
+            appended, quiet = self._take_once(givens, transaction, time_us, replayed)
         except LogFull:
             self._feed.keep_up()  # what is sealed makes room
-            appended = self._take_once(givens, transaction, time_us, replayed)
+            appended, quiet = self._take_once(givens, transaction, time_us, replayed)
         if appended.rows:
             self._tell(tuple(appended.numbers), appended.time_us, appended.rows)
+        if quiet and time_us is not None:
+            self._tell(quiet, time_us, 0)
         self._feed.keep_up()
         return appended
 
-    def _take_once(self, givens: list[Given], transaction: str | None, time_us: int | None, replayed: Sequence[int]) -> Appended:
+    def _take_once(self, givens: list[Given], transaction: str | None, time_us: int | None, replayed: Sequence[int]) -> tuple[Appended, Sequence[str]]:
+        """Return what was appended, and the streams that it was only a heartbeat for."""
         with self._feed.lock:
             self._check_open()
             works = [self._work(given, transaction, time_us, replayed) for given in givens]
-            return self._write(works, transaction, time_us)
+            return self._write(works, transaction, time_us), tuple(work.given.schema.name for work in works if work.quiet)
 
     def _work(self, given: Given, transaction: str | None, time_us: int | None, replayed: Sequence[int]) -> Work:
         stream = self._stream(given.schema.name)
         self._check_time(given.schema, time_us)
         plan = stream.plan(given, time_us=time_us, letters_max=self._settings.stream_dead_letters_max + len(set(replayed)))
+        # A source that has nothing for a stream, or nothing that can be taken, still says that nothing before its commit will come.
+        quiet = not len(plan.ops) and time_us is not None and (stream.watermark_us or 0) < time_us
         if replayed:
             sound = given.sound()
-            return Work(stream, given, plan, resolved=sorted({number for number, taken in zip(replayed, sound, strict=True) if taken}))
+            return Work(stream, given, plan, resolved=sorted({number for number, taken in zip(replayed, sound, strict=True) if taken}), quiet=quiet)
         letters = letters_of(given, first_number=stream.letters.last_number + 1, time_us=time_us, transaction=transaction)
-        return Work(stream, given, plan, letters)
+        return Work(stream, given, plan, letters, quiet=quiet)
 
     def _check_time(self, schema: StreamSchema, time_us: int | None) -> None:
         if schema.times == "source" and time_us is None:
@@ -171,7 +176,8 @@ class Streams:
         changed = [work for work in works if len(work.plan.ops)]
         rejected = sum(len(work.letters) for work in works)
         if not changed:
-            self._write_nothing(works, time_us, transaction)
+            if any(work.letters or work.resolved or work.quiet for work in works):
+                self._feed.write(works, [], time_us=time_us or 0, transaction=transaction)
             return Appended({}, 0, 0, rejected)
         names = [work.given.schema.name for work in changed]
         with self._marked(changed):
@@ -181,15 +187,6 @@ class Streams:
             self._feed.write(works, shares, time_us=issued_us, transaction=transaction)
         numbers = {share.schema.name: share.number for share in shares}
         return Appended(numbers, issued_us, sum(share.rows.num_rows for share in shares), rejected)
-
-    def _write_nothing(self, works: list[Work], time_us: int | None, transaction: str | None) -> None:
-        """Write dead letters down; without any, an empty commit of a source still says that nothing before it will come."""
-        if any(work.letters or work.resolved for work in works):
-            self._feed.write(works, [], time_us=time_us or 0, transaction=transaction)
-        elif time_us is not None:
-            behind = [work.stream for work in works if (work.stream.watermark_us or time_us - 1) < time_us]
-            if behind:
-                self._feed.beat(behind, time_us)
 
     @contextmanager
     def _marked(self, works: list[Work]) -> Iterator[None]:
@@ -214,7 +211,7 @@ class Streams:
             self._check_time(stream.schema, time_us)
             if stream.watermark_us is not None and time_us <= stream.watermark_us:
                 return
-            self._feed.beat([stream], time_us)
+            self._feed.beat(stream, time_us)
         self._feed.keep_up()
         self._tell((stream.schema.name,), time_us, 0)
 
