@@ -685,3 +685,32 @@ def test_one_run_after_the_other_begins_when_the_one_before_is_published(stage: 
         go_on.set()
         assert (first.result(30), second.result(30)) == ({1: 10}, {1: 10, 2: 20})
     assert stage.engine.drains == [[1], [2]]
+
+
+def test_a_flow_begins_again_only_when_the_run_before_has_ended(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped in one thread and run in another: two runners would take each other's state away."""
+    stage.run()
+    assert stage.runner is not None and stage.engine is not None
+    flows, running, came, alive = stage.wh._flows("test"), stage.runner, threading.Event(), []
+    flows.runners["plain"] = running
+
+    def check(flow: rt.Flow) -> None:
+        alive.append([thread.name for thread in running._threads if thread.is_alive()])
+        came.set()
+        raise BadStream(stream="s", reason="far enough")
+
+    monkeypatch.setattr(flows, "_checked", check)
+    stage.engine.gate.clear()
+    stage.insert(1, 1)
+    asked = stage.ask()
+    until(stage.wh, lambda: running._queue.unpublished == 1 and not running.queue())  # it is in its drain
+    stopped = stage.pool.submit(flows.stop, "plain")
+    with pytest.raises(FreshnessUnavailable):
+        asked.result(20)
+    begun = stage.pool.submit(flows.run, rt.Flow("plain"))
+    assert not came.wait(0.3), "it begins beside the drain under way"
+    stage.engine.gate.set()
+    stopped.result(20)
+    with pytest.raises(BadStream, match="far enough"):
+        begun.result(20)
+    assert alive == [[]]

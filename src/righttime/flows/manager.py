@@ -323,10 +323,11 @@ class Flows:
 
     def stop(self, name: str) -> None:
         """Stop a flow; its targets stay as they are."""
+        # It is known until its threads have ended, and nobody runs it meanwhile: two runners would take each other's state away.
         with self._lock:
-            runner = self.runners.pop(name, None)
-        if runner is not None:
-            runner.stop()
+            if (runner := self.runners.get(name)) is not None:
+                runner.stop()
+                del self.runners[name]
 
     def stop_all(self) -> None:
         """Stop all flows."""
