@@ -1,6 +1,7 @@
 """What a stream makes of changes: good ones, bad ones, and those that give only half of what happened."""
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import count
@@ -25,7 +26,9 @@ from righttime.errors.flows import (
     StreamTime,
     UnknownStream,
 )
+from righttime.queues import streams as streams_module
 from righttime.queues.declared import Appended
+from righttime.queues.intake import take_in
 from righttime.queues.letters import from_text, to_text
 from righttime.queues.stream import Stream
 from righttime.queues.streams import Streams
@@ -365,6 +368,29 @@ def test_a_late_commit_becomes_dead_letters_and_can_be_replayed_with_a_new_time(
     assert set(line.dead_letters().column("code").to_pylist()) == {"change.late"}
     assert line.replay(time=120).rows == 2
     assert streams.watermark_us("line") == 120
+
+
+@pytest.mark.parametrize("rival", ["replay", "discard"])
+def test_a_letter_is_replayed_or_discarded_once(streams: Streams, monkeypatch: pytest.MonkeyPatch, rival: str) -> None:
+    """Also if somebody else wants the same letter meanwhile: whoever comes second finds nothing."""
+    line = stream(streams, keys=[], times="source", on_bad="dead_letter")
+    line.insert([{"id": 1}], time=100)
+    assert line.insert([{"id": 2}], time=90).rejected == 1
+    calls: dict[str, Callable[[], Any]] = {"replay": lambda: line.replay(time=200).rows, "discard": line.discard}
+    answers: list[int] = []
+    other = threading.Thread(target=lambda: answers.append(calls[rival]()), daemon=True)
+
+    def read(*given: Any, **options: Any) -> Any:
+        if not other.ident:
+            other.start()
+            other.join(timeout=0.3)
+        return take_in(*given, **options)
+
+    monkeypatch.setattr(streams_module, "take_in", read)
+    answers.append(line.replay(time=201).rows)
+    other.join(timeout=10)
+    assert sorted(answers) == [0, 1] and line.dead_letters().num_rows == 0
+    assert [row[1] for row in brief(streams)] == [1, 2]
 
 
 def test_the_warehouse_gives_the_times_of_its_own_streams(streams: Streams) -> None:

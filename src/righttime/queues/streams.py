@@ -101,18 +101,24 @@ class Streams:
             if not tapping and (table := self.schema(name).table) is not None:
                 raise BadStream(stream=name, reason=f"it has the changes of table {table!r}; change the table")
         givens = [self._given(name, one) for name, one in changes.items()]
-        return self._take(givens, transaction=transaction, time_us=time_us)
+        return self._take(lambda: [self._work(given, transaction, time_us) for given in givens], transaction=transaction, time_us=time_us)
 
     def replay(self, name: str, numbers: Iterable[int] | None = None, *, time_us: int | None = None) -> Appended:
         """Append dead letters again, all or some; what fails again stays a dead letter."""
-        with self._seen:
-            letters = self._stream(name).letters.chosen(numbers)
+        wanted = None if numbers is None else set(numbers)
+        return self._take(lambda: [self._replayed(name, wanted, time_us)], transaction=None, time_us=time_us)
+
+    def _replayed(self, name: str, numbers: Iterable[int] | None, time_us: int | None) -> Work:
+        """Choose letters and judge them; the caller has the feed lock, so that nobody else takes or discards them meanwhile."""
+        letters = self._stream(name).letters.chosen(numbers)
         images = [from_text(letter["change"]) for letter in letters]
         # Letters are changes of their own, whatever lies beside them.
         units = np.repeat(np.arange(len(images)), [len(change) for change in images])
         given = self._given(name, [image for change in images for image in change], units)
+        work = self._judged(given, time_us, letters_more=len(letters))
         resolved = [letter["number"] for letter, change in zip(letters, images, strict=True) for _ in change]
-        return self._take([given], transaction=None, time_us=time_us, replayed=resolved)
+        work.resolved = sorted({number for number, taken in zip(resolved, given.sound(), strict=True) if taken})
+        return work
 
     def discard(self, name: str, numbers: Iterable[int] | None = None) -> int:
         """Forget dead letters, all or some; return how many."""
@@ -132,12 +138,13 @@ class Streams:
         faults_max = self._settings.stream_dead_letters_max if schema.on_bad == "dead_letter" else 1
         return take_in(schema, stream.encoder, changes, faults_max=faults_max, units=units)
 
-    def _take(self, givens: list[Given], *, transaction: str | None, time_us: int | None, replayed: Sequence[int] = ()) -> Appended:
+    def _take(self, works: Callable[[], list[Work]], *, transaction: str | None, time_us: int | None) -> Appended:
+        """Append what `works` returns, which is called under the feed lock."""
         try:
-            appended, quiet = self._take_once(givens, transaction, time_us, replayed)
+            appended, quiet = self._take_once(works, transaction, time_us)
         except LogFull:
             self._feed.keep_up()  # what is sealed makes room
-            appended, quiet = self._take_once(givens, transaction, time_us, replayed)
+            appended, quiet = self._take_once(works, transaction, time_us)
         if appended.rows:
             self._tell(tuple(appended.numbers), appended.time_us, appended.rows)
         if quiet and time_us is not None:
@@ -145,24 +152,24 @@ class Streams:
         self._feed.keep_up()
         return appended
 
-    def _take_once(self, givens: list[Given], transaction: str | None, time_us: int | None, replayed: Sequence[int]) -> tuple[Appended, Sequence[str]]:
+    def _take_once(self, works: Callable[[], list[Work]], transaction: str | None, time_us: int | None) -> tuple[Appended, Sequence[str]]:
         """Return what was appended, and the streams that it was only a heartbeat for."""
         with self._feed.lock:
             self._check_open()
-            works = [self._work(given, transaction, time_us, replayed) for given in givens]
-            return self._write(works, transaction, time_us), tuple(work.given.schema.name for work in works if work.quiet)
+            judged = works()
+            return self._write(judged, transaction, time_us), tuple(work.given.schema.name for work in judged if work.quiet)
 
-    def _work(self, given: Given, transaction: str | None, time_us: int | None, replayed: Sequence[int]) -> Work:
+    def _work(self, given: Given, transaction: str | None, time_us: int | None) -> Work:
+        work = self._judged(given, time_us)
+        work.letters = letters_of(given, first_number=work.stream.letters.last_number + 1, time_us=time_us, transaction=transaction)
+        return work
+
+    def _judged(self, given: Given, time_us: int | None, *, letters_more: int = 0) -> Work:
         stream = self._stream(given.schema.name)
         self._check_time(given.schema, time_us)
-        plan = stream.plan(given, time_us=time_us, letters_max=self._settings.stream_dead_letters_max + len(set(replayed)))
+        plan = stream.plan(given, time_us=time_us, letters_max=self._settings.stream_dead_letters_max + letters_more)
         # A source that has nothing for a stream, or nothing that can be taken, still says that nothing before its commit will come.
-        quiet = not len(plan.ops) and time_us is not None and (stream.watermark_us or 0) < time_us
-        if replayed:
-            sound = given.sound()
-            return Work(stream, given, plan, resolved=sorted({number for number, taken in zip(replayed, sound, strict=True) if taken}), quiet=quiet)
-        letters = letters_of(given, first_number=stream.letters.last_number + 1, time_us=time_us, transaction=transaction)
-        return Work(stream, given, plan, letters, quiet=quiet)
+        return Work(stream, given, plan, quiet=not len(plan.ops) and time_us is not None and (stream.watermark_us or 0) < time_us)
 
     def _check_time(self, schema: StreamSchema, time_us: int | None) -> None:
         if schema.times == "source" and time_us is None:
