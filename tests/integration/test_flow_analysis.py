@@ -157,6 +157,28 @@ WRONG: dict[str, tuple[str, Callable[[Flow], Any]]] = {
     "window": ("flow.expression", lambda flow: counted(flow.stream("line").derive(n="row_number() OVER (ORDER BY qty)"))),
     "subquery": ("flow.expression", lambda flow: counted(flow.stream("line").where("qty > (SELECT 1)"))),
     "several rows": ("flow.expression", lambda flow: counted(flow.stream("line").derive(one="explode(array(1, 2))"))),
+    "collation of a group": ("flow.expression", lambda flow: counted(flow.stream("line").derive(item_id="item_id COLLATE UTF8_LCASE"))),
+    "collation of a join": (
+        "flow.expression",
+        lambda flow: counted(flow.stream("item").select("item_id", c="name COLLATE UNICODE").join(flow.stream("loose").select(c="name COLLATE UNICODE"), on="c")),
+    ),
+    "collation of a look-up": (
+        "flow.expression",
+        lambda flow: counted(flow.stream("line").lookup(flow.stream("item").select("sk", item_id="item_id COLLATE UTF8_LCASE"), on="item_id", take=["sk"])),
+    ),
+    "collation of different rows": ("flow.expression", lambda flow: counted(flow.stream("item").select(item_id="item_id COLLATE UTF8_LCASE").distinct())),
+    "collation of a target's key": (
+        "flow.expression",
+        lambda flow: flow.stream("item").select(n="sk", item_id="item_id COLLATE UTF8_LCASE").into("t", keys=["item_id"]),
+    ),
+    "collation of a row that is kept": (
+        "flow.expression",
+        lambda flow: counted(flow.stream("line").derive(c="array(item_id COLLATE UTF8_LCASE)").join(flow.stream("item"), on="item_id")),
+    ),
+    "collation in a measure": (
+        "flow.expression",
+        lambda flow: flow.stream("item").aggregate(by="item_id", n="count(distinct name COLLATE UTF8_LCASE)").into("t", keys=["item_id"]),
+    ),
     "aggregate in a measure": ("flow.expression", lambda flow: flow.stream("line").aggregate(by="item_id", n="sum(sum(qty))").into("t", keys=["item_id"])),
     "right side not unique": ("flow.not_unique", lambda flow: counted(flow.stream("line").lookup(flow.stream("loose"), on="item_id", take=["sk"]))),
     "right side not unique by these": (
@@ -210,6 +232,14 @@ def test_an_unknown_column_is_named_with_those_that_are_known(child: SparkSessio
 
     with pytest.raises(BadDeclaration, match=r"there is no column 'skk'; known: item_id, sk, name\. Correct the name in flow 'f'; no row was moved\."):
         analysed(flow, child)
+
+
+def test_a_condition_may_compare_by_a_collation(child: SparkSession) -> None:
+    """Only what is kept has none: a drain would not find again what an earlier one has kept by it."""
+    flow = Flow("f")
+    counted(flow.stream("item").where("name COLLATE UTF8_LCASE = 'tea'").derive(is_tea="name COLLATE UTF8_LCASE = 'tea'"))
+
+    assert analysed(flow, child).schemas["03_derive"]["is_tea"].dataType.simpleString() == "boolean"
 
 
 def test_a_column_that_may_be_null_may_be_left_out(child: SparkSession) -> None:

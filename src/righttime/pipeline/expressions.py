@@ -2,7 +2,7 @@
 
 In: expressions as users write them, the empty frame they are written over, and where they were written.
 Out: the types they give.
-Promise: what passes gives the same value for the same row at any time; aggregates, windows, subqueries and the like are refused.
+Promise: what passes gives the same value for the same row at any time; aggregates, windows, subqueries and the like are refused, and texts with a collation.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Expressions:
         self._cast = getattr(getattr(jvm.org.apache.spark.sql.catalyst.expressions, "Cast$"), "MODULE$")
         self._order = getattr(getattr(jvm.org.apache.spark.sql.catalyst.expressions, "RowOrdering$"), "MODULE$")
         self._types = jvm.org.apache.spark.sql.types.DataType
+        self._has_collation = jvm.org.apache.spark.sql.util.SchemaUtils.hasNonUTF8BinaryCollation
 
     def schema(self, frame: DataFrame, columns: Sequence[Derived], origin: Origin) -> tuple[StructType, Reads]:
         """Return the columns that these expressions give, and the columns that each reads."""
@@ -95,10 +96,14 @@ class Expressions:
             reasons.append(_REFUSED["CURRENT_LIKE"])
         if not plan.deterministic():
             reasons.append("it gives another value each time; a row must always give the same value")
+        field = found.schema[0]
+        if self._has_collation(self._java(field.dataType)):
+            # Kept rows have none, so that a later drain would not find them again by it.
+            reasons.append("it gives a text with a collation, which kept rows do not have; use COLLATE within a comparison, or lower()")
         if reasons:
             raise BadExpression(flow=self._flow, origin=origin, expression=expression, reason=reasons[0])
         references = plan.references().toSeq().iterator()
-        return found.schema[0], frozenset(iter(lambda: references.next().name() if references.hasNext() else "", ""))
+        return field, frozenset(iter(lambda: references.next().name() if references.hasNext() else "", ""))
 
     def _refusal(self, error: PySparkException, frame: DataFrame, expression: str, origin: Origin) -> Exception:
         parameters = error.getMessageParameters() or {}
