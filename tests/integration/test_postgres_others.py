@@ -240,6 +240,54 @@ def test_missing_places_are_told_by_the_hold(warehouse: rt.Warehouse, load: rt.P
     stored_tables.close()
 
 
+def test_a_row_at_the_place_of_another_is_not_taken_for_it(warehouse: rt.Warehouse, load: rt.Producer, other: psycopg.Connection[Any]) -> None:
+    """VACUUM gives the place of a row that somebody deleted to the next that is inserted: that one is neither hidden nor deleted."""
+    sale(warehouse, load, keys=["id"])
+    queries = queries_of(warehouse)
+    load.delete("sale", {"id": 3})
+    load.commit()
+    assert rows(warehouse) == [(1, 1), (2, 2)]
+    _replace_row(other, 3, 7)
+    assert sorted(queries.sql("SELECT * FROM sale").rows()) == [(1, 1), (2, 2), (7, 7)]
+    queries.close()
+    load.delete("sale", {"id": 7})
+    load.commit()
+    assert rows(warehouse) == [(1, 1), (2, 2)]
+    _replace_row(other, 7, 8)
+    assert rows(warehouse) == [(1, 1), (2, 2), (8, 8)]
+    load.delete("sale", {"id": 8})
+    load.commit()
+    assert rows(warehouse) == [(1, 1), (2, 2)]
+    _replace_row(other, 8, 9)
+    warehouse.materialize()
+    assert stored(other, "*") == [(1, 1), (2, 2), (9, 9)]
+
+
+@pytest.mark.parametrize("further", ["", "note text DEFAULT 'mine'"])
+def test_an_update_does_not_take_the_row_that_got_the_place_of_its_own(
+    warehouse: rt.Warehouse, load: rt.Producer, other: psycopg.Connection[Any], further: str
+) -> None:
+    """An update whose row is gone changes nothing, also where others keep a column."""
+    sale(warehouse, load, keys=["id"])
+    if further:
+        other.execute(f"ALTER TABLE sale ADD {further}".encode())
+    load.update("sale", {"qty": 30}, {"id": 3})
+    load.commit()
+    assert rows(warehouse) == [(1, 1), (2, 2), (3, 30)]
+    _replace_row(other, 3, 7)
+    warehouse.materialize()
+    assert stored(other, "id, qty") == [(1, 1), (2, 2), (7, 7)]
+
+
+def _replace_row(other: psycopg.Connection[Any], gone: int, new: int) -> None:
+    """Delete a row and put another one where it was."""
+    place = other.execute("SELECT ctid FROM sale WHERE id = %s", (gone,)).fetchone()
+    other.execute("DELETE FROM sale WHERE id = %s", (gone,))
+    other.execute("VACUUM sale")
+    other.execute("INSERT INTO sale VALUES (%s, %s)", (new, new))
+    assert other.execute("SELECT ctid FROM sale WHERE id = %s", (new,)).fetchone() == place
+
+
 # Sessions
 
 

@@ -34,6 +34,9 @@ from righttime.ledger.postgres_writer import PostgresWriter
 from righttime.ledger.state import EMPTY, LogPosition
 from righttime.query.postgres_parts import PostgresParts
 from righttime.settings import load_settings
+from righttime.warehouse import postgres_places
+from righttime.warehouse.postgres_catalog import Found
+from righttime.warehouse.postgres_places import Places, places_of
 from tests.support.postgres import TempPostgres
 from tests.support.postgres_warehouse import add, create, everything, fresh_database, next_state, open_parts
 
@@ -226,6 +229,40 @@ def test_rows_that_moved_are_not_taken_for_others(parts: PostgresParts, other: p
         with pytest.raises(RowsMoved, match="VACUUM FULL"):
             parts.store.fetch(SALE, 1, piece.unit, places)
     assert skus(parts) == list(range(1, 10))
+
+
+@pytest.mark.parametrize("transactions", [(3,), (3, 4, 5 + (1 << 20), 3, (1 << 32) - 1)])
+def test_a_place_names_where_a_row_lies_and_who_made_it(transactions: tuple[int, ...]) -> None:
+    """Units and positions say both in full, whatever the numbers are; positions of a unit ascend as the rows do."""
+    found = Found("sale", 1, "rp", "77", False, ())
+    ctids = np.sort(np.array([1, 291, 1169, (7 << 16) + 1, ((1 << 32) - 1 << 16) + 2047][: len(transactions)], dtype=np.int64))
+    places = Places(ctids, np.array(transactions, dtype=np.int64))
+    named = {unit: positions for unit, _, positions in places.by_unit(found)}
+    assert len(named) == len({number >> 20 for number in transactions})
+    assert all((np.diff(positions) > 0).all() for positions in named.values())
+    again = places_of(found, named)
+    assert (again.ctids.tolist(), again.made.tolist()) == (ctids.tolist(), list(transactions))
+
+
+def test_rows_of_many_transactions_are_found_by_unit_and_position(parts: PostgresParts, other: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that others have written for years has many units; scans, fetches, checks and removals see each row once."""
+    monkeypatch.setattr(postgres_places, "_MADE_BITS", 0)  # a unit for each transaction, instead of one for a million
+    add(parts, SALE, sales(1, 2, 3))
+    other.execute("INSERT INTO sale VALUES (4, 'item 4')")
+    other.execute("UPDATE sale SET sku = 5 WHERE sku = 2")
+    for ranges in ({}, {"sku": (0, 9)}):
+        pieces = list(parts.store.scan(SALE, 1, ["sku"], ranges=ranges))
+        assert sorted(piece.rows.column("sku").to_pylist() for piece in pieces) == [[1, 3], [4], [5]]
+        fetched = [parts.store.fetch(SALE, 1, piece.unit, piece.positions).column("sku").to_pylist() for piece in pieces]
+        assert fetched == [piece.rows.column("sku").to_pylist() for piece in pieces]
+    named = {piece.unit: piece.positions for piece in pieces}
+    parts.store.check(SALE, 1, named)
+    removal = parts.store.remove(SALE, 1, {piece.unit: piece.positions[-1:] for piece in pieces}, batch_id="b")
+    version = parts.store.commit(SALE, [], version=1, batch_id="b", batch_number=2, removed=removal.units)
+    parts.ledger.write_state(next_state(parts, {"sale": (version, 1)}), kind="materialize")
+    assert skus(parts) == [1]
+    with pytest.raises(RowsMoved, match="3 of 4"):
+        parts.store.check(SALE, version, named)
 
 
 def test_an_update_of_a_unique_key_is_one_step(parts: PostgresParts) -> None:

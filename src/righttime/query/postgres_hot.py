@@ -25,8 +25,7 @@ from righttime.ledger.postgres_connect import Address, Connection
 from righttime.query.snapshot import TableSnapshot
 from righttime.warehouse.postgres_catalog import Found
 from righttime.warehouse.postgres_encode import copy_blocks
-from righttime.warehouse.postgres_places import Tids
-from righttime.warehouse.postgres_scan import hidden_positions
+from righttime.warehouse.postgres_places import Tids, places_of
 from righttime.warehouse.postgres_types import sql_type
 
 _ID = "_righttime_id"
@@ -36,7 +35,7 @@ _BATCH_ROWS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What the temporary tables hold: ids of hot rows and positions of hidden ones, ascending."""
+    """What the temporary tables hold: ids of hot rows and ctids of hidden ones, ascending."""
 
     ids: Numbers
     gone: Numbers
@@ -87,7 +86,7 @@ class HotTable:
 
     def fill(self, connection: Connection, table: TableSnapshot, found: Found, own: pa.Table) -> Kept:
         """Bring the temporary tables to the cut; return what they hold, for `keep` once the transaction is committed. `own` are rows without ids."""
-        gone = hidden_positions(found, table.hidden.stored)
+        gone = places_of(found, table.hidden.stored).ctids
         self._change(connection, sql.SQL("DELETE FROM {} WHERE place = ANY(%s)").format(self._gone), _missing(self._kept.gone, gone), tids=True)
         new_places = _missing(gone, self._kept.gone)
         if len(new_places):

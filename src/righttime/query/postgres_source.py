@@ -28,7 +28,8 @@ from righttime.changes.types import to_spark_json
 from righttime.ledger.postgres_connect import Address, connect
 from righttime.warehouse.postgres_catalog import Found
 from righttime.warehouse.postgres_hold import Held
-from righttime.warehouse.postgres_scan import TableScan, hidden_positions, selected, without
+from righttime.warehouse.postgres_places import places_of
+from righttime.warehouse.postgres_scan import TableScan, selected
 from righttime.warehouse.store import Positions
 
 _NAME = "righttime_postgres"
@@ -47,7 +48,7 @@ def postgres_frame(child: SparkSession, held: Held, table: TableSchema, *, hidde
         "columns": json.dumps(chosen),
         "snapshot": held.snapshot_id(),
         "parts": json.dumps(held.parts(table.name, parts_max=_PARTS_PER_CORE * child.sparkContext.defaultParallelism)),
-        "hidden": _packed(hidden_positions(found, hidden)),
+        "hidden": _packed(places_of(found, hidden).ctids),
     }
     _register(child)
     return child.read.format(_NAME).options(**options).load()
@@ -115,15 +116,14 @@ class PostgresReader(DataSourceReader):
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             connection.execute(psycopg.sql.SQL("SET TRANSACTION SNAPSHOT {}").format(options["snapshot"]))
             scan = TableScan(connection, address, table, found)
-            for part in scan.part(columns, partition.low, partition.high, places=bool(len(gone))):
-                rows = without(part, gone)
+            for rows in scan.without(columns, gone, low=partition.low, high=partition.high):
                 if rows.num_rows:
                     yield pa.RecordBatch.from_arrays(rows.columns, schema=form) if columns else rows
 
 
-def _packed(positions: Positions) -> str:
-    """Return ascending positions as text; their differences are small, so a million take a few hundred kilobytes."""
-    return base64.b64encode(zlib.compress(np.diff(positions, prepend=0).astype("<i8").tobytes(), 1)).decode()
+def _packed(ctids: Positions) -> str:
+    """Return ascending ctids as text; their differences are small, so a million take a few hundred kilobytes."""
+    return base64.b64encode(zlib.compress(np.diff(ctids, prepend=0).astype("<i8").tobytes(), 1)).decode()
 
 
 def _unpacked(text: str) -> Positions:

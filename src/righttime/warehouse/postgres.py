@@ -30,8 +30,8 @@ from righttime.warehouse.postgres_catalog import CATALOG, Found, require
 from righttime.warehouse.postgres_encode import copy_blocks
 from righttime.warehouse.postgres_hold import Held, hold
 from righttime.warehouse.postgres_others import Others
-from righttime.warehouse.postgres_places import Tids
-from righttime.warehouse.postgres_scan import TableScan, hidden_positions
+from righttime.warehouse.postgres_places import Places, Tids, Xids, counted, places_of
+from righttime.warehouse.postgres_scan import TableScan
 from righttime.warehouse.postgres_staging import Staging
 from righttime.warehouse.postgres_tables import adopt_table, create_table
 from righttime.warehouse.postgres_types import check_storable
@@ -139,30 +139,33 @@ class PostgresStore:
         writer = self._for_writing("remove rows")
         found = self._checked(writer, table)
         try:
-            positions = hidden_positions(found, gone)
-            if not len(positions):
+            places = places_of(found, gone)
+            if not len(places):
                 return Removal(files=(), units=(), rows=0, rows_kept=0)
             if changed:
                 self._refuse_references(writer, table)
             others = Others.of(self.address, table, found)
             kept = others.are_kept(changed)
-            token = f"{_TOKEN}{secrets.token_hex(16)}{_KEPT if kept else ':'}{len(positions)}"
+            token = f"{_TOKEN}{secrets.token_hex(16)}{_KEPT if kept else ':'}{len(places)}"
             writer.wrote(token)
-            self._delete(writer, table, positions, others if kept else None)
+            self._delete(writer, table, places, others if kept else None)
         except (RowsMoved, ColumnNotKept, SchemaChanged):
             writer.roll_back()
             raise
-        return Removal(files=(), units=(token,), rows=len(positions), rows_kept=0)
+        return Removal(files=(), units=(token,), rows=len(places), rows_kept=0)
 
-    def _delete(self, writer: PostgresWriter, table: TableSchema, positions: Positions, others: Others | None) -> None:
-        query = sql.SQL("DELETE FROM {} WHERE ctid = ANY(%s)").format(self.address.table(table.name))
+    def _delete(self, writer: PostgresWriter, table: TableSchema, places: Places, others: Others | None) -> None:
+        """Delete what lies at these places, and raise `RowsMoved`, which ends the transaction, if that was not all of these rows or not these alone."""
+        deleting = sql.SQL("DELETE FROM {} WHERE ctid = ANY(%s) RETURNING ctid AS place, xmin AS made").format(self.address.table(table.name))
+        parts = sql.SQL("gone AS ({})").format(deleting)
         if others is not None:
-            others.put_aside(writer)
-        for start in range(0, len(positions), _DELETE_ROWS):
-            wanted = positions[start : start + _DELETE_ROWS]
-            deleted = writer.change(query, (Tids(wanted),), step="remove rows", table=table.name) if others is None else others.delete(writer, wanted)
-            if deleted != len(wanted):
-                raise RowsMoved(table=table.name, reason=f"{len(wanted) - deleted} rows are not where they were")
+            parts = others.put_aside(writer, deleting)
+        query = sql.SQL("WITH {} {}").format(parts, counted(sql.SQL("gone")))
+        for start in range(0, len(places), _DELETE_ROWS):
+            part = places[start : start + _DELETE_ROWS]
+            ((deleted,),) = writer.execute(query, (Tids(part.ctids), Tids(part.ctids), Xids(part.made)), step="remove rows", table=table.name)
+            if deleted != len(part):
+                raise RowsMoved(table=table.name, reason=f"{len(part) - deleted} rows are not where they were")
         if others is not None:
             others.refuse_mixed(writer)
 
@@ -286,7 +289,7 @@ class PostgresStore:
             return reading.fetch(positions, unit=unit)
 
     def check(self, table: TableSchema, version: int, places: Mapping[str, Positions]) -> None:
-        """Raise `RowsMoved` if there is no row any more at one of these positions."""
+        """Raise `RowsMoved` if one of these rows is not at its position any more."""
         if places:
             with self._reading(table, version) as reading:
                 reading.check(places)

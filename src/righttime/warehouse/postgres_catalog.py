@@ -53,25 +53,25 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A table as the catalog has it. `unit` names the file with its rows: another file means other positions."""
+    """A table as the catalog has it. `file` names the file with its rows: in another one they have other places."""
 
     name: str
     oid: int
     kind: str
-    unit: str
+    file: str
     shared: bool
     columns: tuple[Column, ...]
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> Found:
         """Read a row of the catalog query."""
-        name, oid, kind, unit, shared, columns = row
-        return cls(name, oid, kind, unit, shared, tuple(Column(*column) for column in json.loads(columns or "[]")))
+        name, oid, kind, file, shared, columns = row
+        return cls(name, oid, kind, file, shared, tuple(Column(*column) for column in json.loads(columns or "[]")))
 
     def to_json(self) -> str:
         """Return the row of the catalog query, for another process."""
         columns = json.dumps([astuple(column) for column in self.columns])
-        return json.dumps((self.name, self.oid, self.kind, self.unit, self.shared, columns))
+        return json.dumps((self.name, self.oid, self.kind, self.file, self.shared, columns))
 
     def names(self, table: TableSchema, *, writing: bool) -> tuple[str, ...]:
         """Return the database's spelling of the declared columns; raise `SchemaChanged` if they are not there as declared."""

@@ -19,7 +19,8 @@ from righttime.changes.schema import TableSchema
 from righttime.errors import VersionGone
 from righttime.ledger.postgres_connect import Address, Connection, Pool, coded_errors, run
 from righttime.warehouse.postgres_catalog import Found, look_up, require
-from righttime.warehouse.postgres_scan import TableScan, hidden_positions, selected, without
+from righttime.warehouse.postgres_places import places_of
+from righttime.warehouse.postgres_scan import TableScan, selected
 from righttime.warehouse.store import EVERYTHING, Positions, Ranges, StoredRows
 
 
@@ -65,12 +66,12 @@ class Held:
         self._snapshot: str | None = None
 
     def rows(self, table: str, *, hidden: Mapping[str, Positions] | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return a table without the rows at the `hidden` positions."""
+        """Return a table without the rows at the `hidden` positions, of which `check` says that they are there."""
         schema, found = self._tables[table]
         names = schema.columns.names if columns is None else columns
-        gone = hidden_positions(found, hidden or {})
+        gone = places_of(found, hidden or {}).ctids
         with self._guard:
-            parts = [without(part, gone) for part in self.reading(table).rows(names, places=bool(len(gone)))]
+            parts = list(self.reading(table).without(names, gone))
         return pa.Table.from_batches(parts, schema=selected(schema, names))
 
     def scan(self, table: str, columns: Sequence[str], *, ranges: Ranges = EVERYTHING) -> Iterator[StoredRows]:
@@ -89,7 +90,7 @@ class Held:
             return self.reading(table).fetch(positions, unit=unit)
 
     def check(self, table: str, *, hidden: Mapping[str, Positions]) -> None:
-        """Raise `RowsMoved` if a hidden row is not at its position: it would be read from where it is now."""
+        """Raise `RowsMoved` if a hidden row is not at its position: it would be read from where it is now, and another row hidden in its stead."""
         if hidden:
             with self._guard:
                 self.reading(table).check(hidden)

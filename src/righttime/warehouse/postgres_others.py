@@ -20,8 +20,6 @@ from righttime.errors import ColumnNotKept
 from righttime.ledger.postgres_connect import Address
 from righttime.ledger.postgres_writer import PostgresWriter
 from righttime.warehouse.postgres_catalog import Found
-from righttime.warehouse.postgres_places import Tids
-from righttime.warehouse.store import Positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +52,13 @@ class Others:
             raise self._refusal(f"the key column {moved[0]!r} is updated, and by its key a row would be found again")
         return True
 
-    def put_aside(self, writer: PostgresWriter) -> None:
-        """Make the place where values are kept until the step ends, whichever way it ends."""
+    def put_aside(self, writer: PostgresWriter, deleting: sql.Composed) -> sql.Composed:
+        """Make the place where values are kept until the step ends, whichever way it ends; return `deleting` (… RETURNING …), as the part `gone` of a
+        statement that also keeps what the further columns of the deleted rows hold."""
         query = sql.SQL("CREATE TEMP TABLE {} ON COMMIT DROP AS SELECT {} FROM {} WITH NO DATA")
         writer.execute(query.format(self._place, _listed(self._put), self._name), step="remove rows", table=self.table.name)
-
-    def delete(self, writer: PostgresWriter, positions: Positions) -> int:
-        """Delete rows and keep what their further columns hold; return how many there were."""
-        query = sql.SQL("WITH gone AS (DELETE FROM {} WHERE ctid = ANY(%s) RETURNING {}) INSERT INTO {} SELECT * FROM gone")
-        return writer.change(query.format(self._name, _listed(self._put), self._place), (Tids(positions),), step="remove rows", table=self.table.name)
+        put = _listed(self._put)
+        return sql.SQL("gone AS ({}, {}), kept AS (INSERT INTO {} SELECT {} FROM gone)").format(deleting, put, self._place, put)
 
     def refuse_mixed(self, writer: PostgresWriter) -> None:
         """Raise `ColumnNotKept` if several rows of one key hold different values: nobody can tell whose are whose."""

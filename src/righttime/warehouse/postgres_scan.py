@@ -20,14 +20,14 @@ from righttime.errors import RowsMoved, WarehouseDamaged
 from righttime.ledger.postgres_connect import Address, Connection, Query, coded_errors, run
 from righttime.warehouse.postgres_catalog import Found
 from righttime.warehouse.postgres_decode import Decoder
-from righttime.warehouse.postgres_places import Tids, between, within
+from righttime.warehouse.postgres_places import NOWHERE, Places, Tids, Xids, between, counted, places_of, within
 from righttime.warehouse.store import EVERYTHING, Positions, Ranges, StoredRows
 
 PIECE_BYTES = 1 << 23
 PIECE_ROWS = 1 << 16
 _SCAN_FROM = 4  # reading the whole table beats looking up more than a quarter of its rows by position
-
-_NOWHERE: Positions = np.empty(0, dtype=np.int64)
+_Condition = tuple[sql.Composed, tuple[Any, ...]]
+_EVERY_ROW: _Condition = (sql.SQL("true").format(), ())
 
 
 class TableScan:
@@ -39,48 +39,46 @@ class TableScan:
         self._table = table
         self._names = found.names(table, writing=False)
         self._found = found
-        self.unit = found.unit
 
-    def rows(self, columns: Sequence[str], *, ranges: Ranges = EVERYTHING, places: bool = True) -> Iterator[StoredRows]:
-        """Yield the rows; with `ranges`, those outside of one may be missing. Without `places`, positions are empty."""
+    def rows(self, columns: Sequence[str], *, ranges: Ranges = EVERYTHING) -> Iterator[StoredRows]:
+        """Yield the rows; with `ranges`, those outside of one may be missing."""
         condition = within(self._table, self._names, ranges)
-        if condition is None:
-            yield from self.part(columns, 0, self.blocks() << 16, places=places)
-            return
-        found = self._positions(*condition)
+        found = None if condition is None else self._ctids(*condition)
         if found is None:
-            yield from self.part(columns, 0, self.blocks() << 16, places=places, condition=condition)
-            return
-        for start in range(0, len(found), PIECE_ROWS):
-            yield self._at(columns, found[start : start + PIECE_ROWS])
+            pieces = self._pieces(self._decoder(columns, places=True), 0, self.blocks() << 16, condition or _EVERY_ROW)
+        else:
+            pieces = (self._at(columns, found[start : start + PIECE_ROWS]) for start in range(0, len(found), PIECE_ROWS))
+        for rows, places in pieces:
+            assert places is not None
+            for unit, chosen, positions in places.by_unit(self._found):
+                yield StoredRows(unit, positions, rows if isinstance(chosen, slice) else rows.take(pa.array(chosen)))
 
-    def part(
-        self, columns: Sequence[str], low: int, high: int, *, places: bool = True, condition: tuple[sql.Composed, tuple[Any, ...]] | None = None
-    ) -> Iterator[StoredRows]:
-        """Yield the rows that lie from `low` to before `high`."""
-        decoder, step = self._decoder(columns, places=places), self._piece_blocks() << 16
-        for start in range(low, high, step):
-            for rows, positions in self._piece(decoder, start, min(start + step, high), condition or (sql.SQL("true").format(), ())):
-                if rows.num_rows:
-                    yield StoredRows(self.unit, _NOWHERE if positions is None else positions, rows)
+    def without(self, columns: Sequence[str], gone: Positions, *, low: int = 0, high: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that lie from `low` to before `high` and at none of the ascending ctids `gone`."""
+        end = self.blocks() << 16 if high is None else high
+        for rows, places in self._pieces(self._decoder(columns, places=bool(len(gone))), low, end, _EVERY_ROW):
+            if places is None:
+                yield rows
+                continue
+            nearest = np.minimum(np.searchsorted(gone, places.ctids), len(gone) - 1)
+            kept = gone[nearest] != places.ctids
+            yield rows if kept.all() else rows.filter(pa.array(kept))
 
     def fetch(self, positions: Positions, *, unit: str) -> pa.Table:
         """Return whole rows, one for each position, in that order."""
-        columns, wanted = self._table.columns, hidden_positions(self._found, {unit: positions})
-        parts = [self._at(columns.names, wanted[start : start + PIECE_ROWS]).rows for start in range(0, len(wanted), PIECE_ROWS)]
-        found = pa.Table.from_batches(parts, schema=columns)
-        if found.num_rows != len(wanted):
-            raise RowsMoved(table=self._table.name, reason=f"{len(wanted) - found.num_rows} rows are not where they were")
-        return found.take(pa.array(np.searchsorted(wanted, positions)))
+        columns, wanted = self._table.columns, places_of(self._found, {unit: positions})
+        parts = [self._at_places(columns.names, wanted[start : start + PIECE_ROWS]) for start in range(0, len(wanted), PIECE_ROWS)]
+        return pa.Table.from_batches(parts, schema=columns).take(pa.array(np.searchsorted(np.unique(positions), positions)))
 
-    def check(self, places: Mapping[str, Positions]) -> None:
-        """Raise `RowsMoved` if there is no row at one of the positions."""
-        positions = hidden_positions(self._found, places)
-        query, there = sql.SQL("SELECT count(*) {}").format(self._origin(sql.SQL("ctid = ANY(%s)").format())), 0
-        for start in range(0, len(positions), PIECE_ROWS):
-            there += self._run(query, (Tids(positions[start : start + PIECE_ROWS]),))[0][0]
-        if there != len(positions):
-            raise RowsMoved(table=self._table.name, reason=f"{len(positions) - there} of {len(positions)} rows are not where they were")
+    def check(self, named: Mapping[str, Positions]) -> None:
+        """Raise `RowsMoved` if one of the rows is not at its position, be it that another one is."""
+        places, there = places_of(self._found, named), 0
+        versions = sql.SQL("(SELECT ctid AS place, xmin AS made {}) AS found").format(self._origin(sql.SQL("ctid = ANY(%s)").format()))
+        for start in range(0, len(places), PIECE_ROWS):
+            part = places[start : start + PIECE_ROWS]
+            there += self._run(counted(versions), (Tids(part.ctids), Tids(part.ctids), Xids(part.made)))[0][0]
+        if there != len(places):
+            raise RowsMoved(table=self._table.name, reason=f"{len(places) - there} of {len(places)} rows are not where they were")
 
     def blocks(self) -> int:
         """Return how many blocks the table has."""
@@ -94,10 +92,13 @@ class TableScan:
         ((main, whole, block),) = self._run(query, (self._found.oid,))
         return max(1, int(PIECE_BYTES * main // max(whole, main) // block))
 
-    def _piece(
-        self, decoder: Decoder, low: int, high: int, condition: tuple[sql.Composed, tuple[Any, ...]]
-    ) -> Iterator[tuple[pa.RecordBatch, Positions | None]]:
-        """Read the rows between two positions; where they are more than PostgreSQL can send as one value, in halves."""
+    def _pieces(self, decoder: Decoder, low: int, high: int, condition: _Condition) -> Iterator[tuple[pa.RecordBatch, Places | None]]:
+        step = self._piece_blocks() << 16
+        for start in range(low, high, step):
+            yield from (piece for piece in self._piece(decoder, start, min(start + step, high), condition) if piece[0].num_rows)
+
+    def _piece(self, decoder: Decoder, low: int, high: int, condition: _Condition) -> Iterator[tuple[pa.RecordBatch, Places | None]]:
+        """Read the rows between two ctids; where they are more than PostgreSQL can send as one value, in halves."""
         origin = self._origin(sql.SQL("{} AND {}").format(between(low, high), condition[0]))
         try:
             with coded_errors(self._address, step="read", table=self._table.name), _too_much_is_allowed(self._connection, high - low):
@@ -110,33 +111,39 @@ class TableScan:
         yield found
 
     def _middle(self, limits: sql.Composed) -> int:
-        """Return the position of the row that has half of the rows between two positions before it."""
+        """Return the ctid of the row that has half of the rows between two ctids before it."""
         found = self._where(sql.SQL("FROM {} WHERE {}").format(self._address.table(self._table.name), limits))
         if len(found) < 2:
             raise WarehouseDamaged(path=f"table {self._table.name}", reason="a row is too large to be read")
         return int(found[len(found) // 2])
 
-    def _at(self, columns: Sequence[str], positions: Positions) -> StoredRows:
-        with coded_errors(self._address, step="read", table=self._table.name):
-            rows, found = self._decoder(columns, places=True).piece(self._connection, self._origin(sql.SQL("ctid = ANY(%s)").format()), (Tids(positions),))
-        assert found is not None
-        if not np.all(found[1:] > found[:-1]):
-            order = np.argsort(found)
-            rows, found = rows.take(pa.array(order)), found[order]
-        return StoredRows(self.unit, found, rows)
+    def _at_places(self, columns: Sequence[str], wanted: Places) -> pa.RecordBatch:
+        rows, found = self._at(columns, wanted.ctids)
+        there = int((found.made == wanted.made).sum()) if len(found) == len(wanted) else len(found)
+        if there != len(wanted):
+            raise RowsMoved(table=self._table.name, reason=f"{len(wanted) - there} rows are not where they were")
+        return rows
 
-    def _positions(self, condition: sql.Composed, values: tuple[Any, ...]) -> Positions | None:
+    def _at(self, columns: Sequence[str], ctids: Positions) -> tuple[pa.RecordBatch, Places]:
+        with coded_errors(self._address, step="read", table=self._table.name):
+            rows, found = self._decoder(columns, places=True).piece(self._connection, self._origin(sql.SQL("ctid = ANY(%s)").format()), (Tids(ctids),))
+        assert found is not None
+        if not np.all(found.ctids[1:] > found.ctids[:-1]):
+            order = np.argsort(found.ctids)
+            rows, found = rows.take(pa.array(order)), found[order]
+        return rows, found
+
+    def _ctids(self, condition: sql.Composed, values: tuple[Any, ...]) -> Positions | None:
         """Return where the rows of a condition lie, None if they are so many that reading all is cheaper."""
         ((rows,),) = self._run("SELECT greatest(reltuples, 0)::bigint FROM pg_class WHERE oid = %s::bigint::oid", (self._found.oid,))
         bound = max(PIECE_ROWS, rows // _SCAN_FROM)
-        found = self._where(sql.SQL("FROM (SELECT ctid {} LIMIT {}) found").format(self._origin(condition), sql.Literal(bound + 1)), values)
+        found = self._where(sql.SQL("FROM (SELECT ctid, xmin {} LIMIT {}) found").format(self._origin(condition), sql.Literal(bound + 1)), values)
         return None if len(found) > bound else np.sort(found)
 
     def _where(self, origin: sql.Composed, values: tuple[Any, ...] = ()) -> Positions:
         with coded_errors(self._address, step="read", table=self._table.name):
             _, found = Decoder(self._table.name, pa.schema([]), (), places=True).piece(self._connection, origin, values)
-        assert found is not None
-        return found
+        return (found or NOWHERE).ctids
 
     def _decoder(self, columns: Sequence[str], *, places: bool) -> Decoder:
         spelled = dict(zip(self._table.columns.names, self._names, strict=True))
@@ -153,23 +160,6 @@ class TableScan:
 def selected(table: TableSchema, columns: Sequence[str]) -> pa.Schema:
     """Return some of a table's columns."""
     return pa.schema([table.columns.field(name) for name in columns])
-
-
-def hidden_positions(found: Found, hidden: Mapping[str, Positions]) -> Positions:
-    """Return positions, ascending and each once; raise `RowsMoved` if they belong to a file that the table has left."""
-    wanted = {unit: positions for unit, positions in hidden.items() if len(positions)}
-    if wanted.keys() - {found.unit}:
-        raise RowsMoved(table=found.name, reason="VACUUM FULL, CLUSTER, TRUNCATE or ALTER TABLE")
-    return np.unique(wanted[found.unit]) if wanted else _NOWHERE
-
-
-def without(part: StoredRows, gone: Positions) -> pa.RecordBatch:
-    """Return the rows of a piece that do not lie at one of the ascending positions `gone`."""
-    if not len(gone):
-        return part.rows
-    places = np.searchsorted(gone, part.positions)
-    kept = gone[np.minimum(places, len(gone) - 1)] != part.positions
-    return part.rows if kept.all() else part.rows.filter(pa.array(kept))
 
 
 class _TooMuch(Exception):
