@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import righttime as rt
 from righttime.catalyst.durable import Order
 from righttime.catalyst.links import Link
 from righttime.catalyst.messages import Flush
+from righttime.catalyst.mover import Mover
 from righttime.changes.encoder import RowEncoder
 from righttime.errors import FreshnessUnavailable, LogFull
 from righttime.errors.flows import TableTapped
@@ -254,6 +256,67 @@ def test_rows_that_are_stored_while_a_stream_is_pulled_are_looked_at_again(stage
     assert versions[0] < versions[1]
     stage.run()
     assert stage.rows("copy") == stage.rows("orders") == {1: 11, 2: 20}
+
+
+def test_rows_that_are_stored_while_their_table_is_tapped_reach_the_stream(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are committed after the stream was filled: they are only logged then, and stored when the stream has them."""
+    stage.insert(1, 10, durability="warehouse")
+    engine = stage.wh._writer("test")
+    commit = engine.store.commit
+
+    def tapped_meanwhile(*given: Any, **options: Any) -> int:
+        if not stage.wh.streams():
+            stage.wh.tap("orders")
+        return commit(*given, **options)
+
+    monkeypatch.setattr(engine.store, "commit", tapped_meanwhile)
+    stage.insert(2, 20, durability="warehouse")
+    assert engine.catalyst.table("orders").rows_stored == 2
+    stage.run()
+    stage.insert(3, 30)
+    assert stage.rows("copy") == stage.rows("orders") == {1: 10, 2: 20, 3: 30}
+
+
+def test_storing_that_began_before_a_tap_stores_nothing_that_came_after_it(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it captures may have come after the stream was filled; what was there before is stored."""
+    stage.insert(1, 10, durability="log")
+    settled = Mover._settled
+
+    def tapped_meanwhile(self: Mover, tables: Any, *, guarded: bool) -> dict[str, int]:
+        cuts = settled(self, tables, guarded=guarded)
+        if not stage.wh.streams():
+            stage.wh.tap("orders")
+            stage.insert(2, 20)
+        return cuts
+
+    monkeypatch.setattr(Mover, "_settled", tapped_meanwhile)
+    stage.wh.materialize("orders")
+    assert stage.wh._writer("test").catalyst.table("orders").rows_stored == 1
+    stage.run()
+    assert stage.rows("copy") == stage.rows("orders") == {1: 10, 2: 20}
+
+
+def test_storing_under_way_when_its_table_is_tapped_stores_what_was_there(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream is filled with the whole table after that, wherever its rows are."""
+    stage.insert(1, 10)
+    engine = stage.wh._writer("test")
+    commit = engine.store.commit
+
+    with ThreadPoolExecutor(1) as pool:
+        tapped: list[Future[Any]] = []
+
+        def tapped_meanwhile(*given: Any, **options: Any) -> int:
+            tapped.append(pool.submit(stage.wh.tap, "orders"))  # waits for us: the row has to be durable first
+            until(stage.wh, lambda: "orders" in engine.catalyst.tapped)
+            return commit(*given, **options)
+
+        monkeypatch.setattr(engine.store, "commit", tapped_meanwhile)
+        stage.wh.materialize("orders")
+        tapped[0].result(20)
+    assert len(tapped) == 1 and engine.catalyst.table("orders").rows_stored == 1
+    stage.run()
+    stage.insert(2, 20)
+    assert stage.rows("copy") == stage.rows("orders") == {1: 10, 2: 20}
 
 
 def test_a_full_log_does_not_keep_a_tapped_table_from_being_stored(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ Promise: as `port.Session`.
 from collections.abc import Callable, Mapping, Sequence
 
 from righttime.catalyst.links import Link
-from righttime.catalyst.messages import Bypass, Content, Flush, Published
+from righttime.catalyst.messages import Bypass, Content, Flush, Made, Published
 from righttime.catalyst.mover import Mover
 from righttime.catalyst.room import Room
 from righttime.catalyst.settler import Settler
@@ -72,7 +72,7 @@ class LocalSession:
         for table, nbytes in sizes.items():
             self._with.room.make(self._with.schemas[table], nbytes)
 
-    def commit_lazily(self, rows: Mapping[str, int], *, batch_id: str | None) -> Published:
+    def commit_lazily(self, rows: Mapping[str, int], *, batch_id: str | None, content: Mapping[str, Sequence[Content]] | None = None) -> Published:
         commit = self._catalyst.commit_lazily(self.link, rows, batch_id=batch_id)
         return Published(commit, self._catalyst.head.number)
 
@@ -105,7 +105,8 @@ class LocalSession:
                 with self._catalyst.lock:
                     confirm()  # a database finds a key taken before we look again; that is told as what it is
                 raise
-        self._store_rest(published, wanted - tables)
+        # What came to the tables meanwhile may have left more of them only logged.
+        self._store_rest(published, wanted & self._unstored())
         return published
 
     def _without_memory(self) -> set[str]:
@@ -137,10 +138,13 @@ class LocalSession:
     def flush(self, flushes: Sequence[Flush]) -> None:
         self._catalyst.flush(self.link, flushes)
 
-    def roll_back(self) -> None:
+    def roll_back(self) -> Made | None:
         if self.link.staged:
             self._catalyst.roll_back(self.link)
-        # A call in the same process is always answered, so no commit is in doubt.
+        return self.made_in_doubt()
+
+    def made_in_doubt(self) -> Made | None:
+        return None  # a call in the same process is always answered
 
     def known_batch(self, batch_id: str) -> Published | None:
         with self._catalyst.lock:

@@ -16,10 +16,18 @@ from righttime.ledger.state import LaneState, LogPosition, State, TableState
 
 
 def refuse_overtaken(catalyst: Catalyst, step: DurableStep) -> None:
-    """Rows of the commit under way must not be stored before operations that were committed before them."""
+    """Rows must not be stored before operations that were committed before them, nor those of a table that is tapped since before its streams have them."""
     for table in step.tables:
-        if table not in step.seen.cuts and step.adopted(table) is None and catalyst.tables[table].must_settle(step.order.source):
+        if table in step.seen.cuts or step.adopted(table) is not None:
+            continue
+        if catalyst.tables[table].must_settle(step.order.source) or _lacking(catalyst, step, table):
             raise Overtaken
+
+
+def _lacking(catalyst: Catalyst, step: DurableStep, table: str) -> bool:
+    """Tell whether a tapped table would get rows that its streams could not tell apart any more; those of the commit under way are the newest of all."""
+    tapped = catalyst.tapped.get(table)
+    return tapped is not None and any(lane.stores and (lane.time_us is None or lane.time_us > tapped.stream_us) for lane in step.seen.of_table(table))
 
 
 def next_state(catalyst: Catalyst, step: DurableStep, *, commit: Commit | None, time_us: int, wal: Log, log_end: LogPosition) -> State:

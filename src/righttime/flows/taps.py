@@ -73,16 +73,19 @@ class Taps:
         if schema.table is None:
             return
         self._streams_of.setdefault(schema.table, []).append(schema.name)
-        least_us = self._least_us(schema.table)
+        marks = [self._watermark_us(name) for name in self._streams_of[schema.table]]
         # What comes from now on is after everything that the stream says it has.
         self._catalyst.authority.observe(self._watermark_us(schema.name))
         with self._catalyst.lock:
+            now_us, least_us = self._catalyst.authority.read_us(), min(marks)
             lanes = [lane for lane in self._catalyst.table(schema.table).lanes.values() if lane.source != VERSIONS]
             known = self._catalyst.tapped.get(schema.table)
-            tapped = self._catalyst.tapped[schema.table] = Tapped(least_us, {} if known is None else known.readers)
+            # A stream that has nothing yet takes the whole table first, later than now: what is here by now may be stored before.
+            stream_us = min(mark_us or now_us for mark_us in marks)
+            tapped = self._catalyst.tapped[schema.table] = Tapped(stream_us, {} if known is None else known.readers)
             waiting = sum(lane.count(lane.times.at(least_us) + 1, lane.times.committed_id) for lane in lanes)
             if waiting:
-                tapped.note(self._catalyst.authority.read_us(), waiting)
+                tapped.note(now_us, waiting)
 
     def watch(self, link: Maintainer, streams: Collection[str], urgent: Callable[[int], bool]) -> None:
         """Wake a flow that reads `streams` when so many rows came to their tables that it is urgent."""
