@@ -1,6 +1,7 @@
 """What is PostgreSQL's own about a warehouse there: one writer, one transaction per step, tables that others may change."""
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from righttime.changes.schema import declare_table
 from righttime.errors import (
     BadTable,
     CommitFailed,
+    CommitUnknown,
     DatabaseUnreachable,
     LogFull,
     NotAWarehouse,
@@ -30,7 +32,7 @@ from righttime.errors import (
     WrongType,
 )
 from righttime.ledger.postgres_connect import Address
-from righttime.ledger.postgres_writer import PostgresWriter
+from righttime.ledger.postgres_writer import PostgresWriter, _lock
 from righttime.ledger.state import EMPTY, LogPosition
 from righttime.query.postgres_parts import PostgresParts
 from righttime.settings import load_settings
@@ -419,6 +421,56 @@ def test_a_commit_whose_connection_breaks_is_looked_up(parts: PostgresParts, oth
                 parts.ledger.write_state(state, kind="materialize")
             assert parts.ledger.newest_state().number == state.number - 1
     assert skus(parts) == [1]
+
+
+def committed_unheard(parts: PostgresParts, sku: int) -> int:
+    """Store a row as the next state, and let the writer know nothing of the COMMIT; return the state's number."""
+    writer, before = writer_of(parts), parts.store.newest_version(SALE)
+    files = parts.store.write_files(SALE, sales(sku), batch_id="b")
+    version = parts.store.commit(SALE, files, version=before, batch_id="b", batch_number=1)
+    state = next_state(parts, {"sale": (version, 1)})
+    parts.ledger._write(writer, "INSERT INTO {0}.state VALUES (%s, %s, %s, %s)", (state.number, state.time_us, "x", state.to_json()))
+    assert writer._connection is not None
+    writer._connection.execute("COMMIT")
+    return state.number
+
+
+def end_who_waits_for_the_lock(url: str) -> None:
+    """End the session that waits for the writer lock, as a server does that is shut down."""
+    ended = "SELECT pg_terminate_backend(pid, 5000) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    with psycopg.connect(url, autocommit=True) as third:
+        while not third.execute(ended).fetchall():
+            time.sleep(0.01)
+
+
+def test_a_commit_that_cannot_be_looked_up_is_unknown(url: str, parts: PostgresParts, other: psycopg.Connection) -> None:
+    """The server goes down while the writer waits to look: nobody says that nothing happened, and nobody goes on as if it had not."""
+    number = committed_unheard(parts, 1)
+    kill(other, backend_of(parts))
+    _lock(other, parts.address, wait=True)
+    ending = threading.Thread(target=end_who_waits_for_the_lock, args=(url,))
+    ending.start()
+    with pytest.raises(CommitUnknown):
+        writer_of(parts).publish(number)
+    ending.join()
+    other.execute("SELECT pg_advisory_unlock_all()")
+    with pytest.raises(WriterLost, match="did happen"):
+        add(parts, SALE, sales(2))
+    assert skus(parts) == [1]
+
+
+def test_a_server_that_goes_down_while_the_writer_connects_again_is_out_of_reach(url: str, parts: PostgresParts, other: psycopg.Connection) -> None:
+    """Nothing was under way, so it is an error that goes away by itself."""
+    kill(other, backend_of(parts))
+    _lock(other, parts.address, wait=True)
+    ending = threading.Thread(target=end_who_waits_for_the_lock, args=(url,))
+    ending.start()
+    with pytest.raises(DatabaseUnreachable):
+        add(parts, SALE, sales(1))
+    ending.join()
+    other.execute("SELECT pg_advisory_unlock_all()")
+    add(parts, SALE, sales(2))
+    assert skus(parts) == [2]
 
 
 def test_readers_reconnect_by_themselves(parts: PostgresParts, other: psycopg.Connection) -> None:

@@ -54,7 +54,7 @@ class Address:
         try:
             parts = conninfo.conninfo_to_dict(url)
         except psycopg.ProgrammingError as error:
-            raise NotAWarehouse(path=url.split("@")[-1], reason=f"this is no address of a PostgreSQL database ({_first_line(error)})") from None
+            raise NotAWarehouse(path=url.split("@")[-1], reason=f"this is no address of a PostgreSQL database ({first_line(error)})") from None
         tables = settings.table_schema or _TABLE_SCHEMA
         if tables == settings.ledger_schema:
             raise NotAWarehouse(path=_shown(parts), reason="table_schema and ledger_schema are the same")
@@ -76,7 +76,7 @@ def connect(address: Address) -> Connection:
     try:
         connection = psycopg.connect(address.secret.get_secret_value(), autocommit=True, prepare_threshold=None)
     except psycopg.Error as error:
-        raise DatabaseUnreachable(path=address.name, reason=_first_line(error)) from None
+        raise DatabaseUnreachable(path=address.name, reason=first_line(error)) from None
     try:
         if connection.info.server_version < SERVER_MIN:
             raise NotAWarehouse(path=address.name, reason=f"PostgreSQL {connection.info.server_version // 10000} is too old, 14 is the oldest that fits")
@@ -87,7 +87,7 @@ def connect(address: Address) -> Connection:
         return connection
     except psycopg.Error as error:
         connection.close()
-        raise DatabaseUnreachable(path=address.name, reason=_first_line(error)) from None
+        raise DatabaseUnreachable(path=address.name, reason=first_line(error)) from None
     except BaseException:
         connection.close()
         raise
@@ -116,13 +116,13 @@ def coded_errors(address: Address, *, step: str, table: str = "", source: str = 
 def translated(error: psycopg.Error, address: Address, *, step: str, table: str = "", source: str = "ledger") -> RightTimeError:
     """Return the error that says in our terms what PostgreSQL refused."""
     if is_lost(error):
-        return DatabaseUnreachable(path=address.name, reason=f"the connection broke ({_first_line(error)})")
+        return DatabaseUnreachable(path=address.name, reason=f"the connection broke ({first_line(error)})")
     if error.sqlstate == "42501":
-        return RightsMissing(path=address.name, step=step, reason=_first_line(error))
+        return RightsMissing(path=address.name, step=step, reason=first_line(error))
     # Undefined table, undefined column, wrong type of column: somebody changed the table under us.
     if error.sqlstate in ("42P01", "42703", "42804") and table:
-        return SchemaChanged(table=table, difference=_first_line(error))
-    return CommitFailed(source=source, step=step, reason=f"{f'table {table!r}: ' if table else ''}{_first_line(error)}")
+        return SchemaChanged(table=table, difference=first_line(error))
+    return CommitFailed(source=source, step=step, reason=f"{f'table {table!r}: ' if table else ''}{first_line(error)}")
 
 
 def is_lost(error: psycopg.Error) -> bool:
@@ -130,7 +130,8 @@ def is_lost(error: psycopg.Error) -> bool:
     return isinstance(error, psycopg.OperationalError) and (error.sqlstate is None or (error.sqlstate[:2] in ("08", "57") and error.sqlstate != "57014"))
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return what an error says, without its details."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

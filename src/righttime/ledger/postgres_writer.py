@@ -14,8 +14,8 @@ from typing import Any
 
 import psycopg
 
-from righttime.errors import CommitFailed, CommitUnknown, DatabaseUnreachable, NotAWarehouse, WarehouseClosed, WarehouseLocked, WriterLost
-from righttime.ledger.postgres_connect import Address, Connection, Query, connect, is_lost, run, translated
+from righttime.errors import CommitFailed, CommitUnknown, DatabaseUnreachable, NotAWarehouse, RightTimeError, WarehouseClosed, WarehouseLocked, WriterLost
+from righttime.ledger.postgres_connect import Address, Connection, Query, connect, first_line, is_lost, run, translated
 from righttime.ledger.postgres_schema import check_ledger, create_ledger
 from righttime.telemetry import get_log
 
@@ -188,17 +188,19 @@ class PostgresWriter:
 
     def _begun(self) -> Connection:
         connection = self._working()
-        if not self._open:
+        if self._open:
+            return connection
+        for again in (True, False):
             try:
                 connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+                break
             except psycopg.Error as error:
-                if not is_lost(error):
+                if not is_lost(error) or not again:
                     raise translated(error, self.address, step="begin") from error
                 # It broke while nothing was under way, so the step has lost nothing.
                 connection.close()
                 connection = self._working()
-                connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
-            self._open = True
+        self._open = True
         return connection
 
     # -- a broken connection -----------------------------------------------------------------------------------------
@@ -218,17 +220,11 @@ class PostgresWriter:
 
     def _replaced(self) -> Connection:
         """Return a new connection with the lock; `WriterLost` if somebody else has written, or has the lock."""
-        connection = connect(self.address)
         try:
-            _lock(connection, self.address, wait=True)
-            newest = _newest_number(connection, self.address)
+            connection, newest = self._looked_up()
         except WarehouseLocked as error:
-            connection.close()
             self._lost = f"its connection broke, and another process has the lock now ({error.context['pid']})"
             raise WriterLost(path=self.address.name, reason=self._lost) from None
-        except BaseException:
-            connection.close()
-            raise
         if newest != self._known:
             connection.close()
             own = newest == self._in_doubt
@@ -237,22 +233,38 @@ class PostgresWriter:
         self._in_doubt = None
         return connection
 
+    def _looked_up(self) -> tuple[Connection, int]:
+        """Return a new connection with the lock, and the newest state; raise `WarehouseLocked`, or `DatabaseUnreachable` whatever the server says."""
+        connection = connect(self.address)
+        try:
+            _lock(connection, self.address, wait=True)
+            return connection, _newest_number(connection, self.address)
+        except psycopg.Error as error:
+            connection.close()
+            raise DatabaseUnreachable(path=self.address.name, reason=first_line(error)) from error
+        except BaseException:
+            connection.close()
+            raise
+
     def _find_out(self, number: int, error: psycopg.Error) -> None:
         """Return if state `number` was committed before the connection broke; otherwise raise what is true."""
-        before, self._known = self._known, number
         assert self._connection is not None
         self._connection.close()
         self._forget_step()
+        # In doubt until the ledger was seen, however this ends.
+        self._in_doubt = number
         try:
-            self._connection = self._replaced()
-            return
-        except WriterLost:
-            self._known, self._lost = before, None
-        except DatabaseUnreachable:
-            self._known, self._in_doubt = before, number
-            raise CommitUnknown(source="ledger", reason=f"the connection to {self.address.name} broke while state {number} was committed") from error
-        self._connection = self._replaced()
-        raise CommitFailed(source="ledger", step="commit", reason="the connection broke; looked up: it was not committed") from error
+            connection, newest = self._looked_up()
+        except RightTimeError as cause:
+            reason = f"the connection to {self.address.name} broke while state {number} was committed, and it could not be looked up ({cause.code})"
+            raise CommitUnknown(source="ledger", reason=reason) from error
+        if newest not in (number, self._known):
+            connection.close()
+            self._lost = f"its connection broke, and another process wrote state {newest}"
+            raise CommitUnknown(source="ledger", reason=f"another process wrote state {newest} since the connection broke") from error
+        self._connection, self._in_doubt = connection, None
+        if newest != number:
+            raise CommitFailed(source="ledger", step="commit", reason="the connection broke; looked up: it was not committed") from error
 
 
 def lock_holder(connection: Connection, address: Address) -> tuple[int, str] | None:
