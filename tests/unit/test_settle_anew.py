@@ -1,6 +1,7 @@
 """Settling anew: what was settled is forgotten and made again, and nobody stores or reads in between as if there were nothing to settle."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,4 +29,27 @@ def test_nothing_is_stored_between_forgetting_and_settling(tmp_path: Path) -> No
         assert sorted(warehouse.read("sale").rows()) == [(1, 10), (2, 2)]
         engine.settler.settle_anew("sale")
         warehouse.materialize()
+        assert sorted(warehouse.read("sale").rows()) == [(1, 10), (2, 2)]
+
+
+def test_a_commit_that_others_overtook_is_stored_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operation that is committed while its files are written comes first; the rows are only logged with the commit, and stored right after."""
+    with rt.open(tmp_path / "warehouse") as warehouse:
+        warehouse.create_table("sale", "id BIGINT, qty INT", keys=["id"])
+        load, other = warehouse.producer(name="load"), warehouse.producer(name="other")
+        load.insert("sale", (1, 1))
+        load.commit()
+        engine = warehouse._writer("test")
+        commit, overtaken = engine.store.commit, []
+
+        def overtakes(*given: Any, **options: Any) -> int:
+            if not overtaken:
+                other.update("sale", {"qty": 10}, {"id": 1})
+                overtaken.append(other.commit())
+            return commit(*given, **options)
+
+        monkeypatch.setattr(engine.store, "commit", overtakes)
+        load.insert("sale", (2, 2))
+        load.commit(durability="warehouse")
+        assert engine.catalyst.table("sale").rows_unstored == 0
         assert sorted(warehouse.read("sale").rows()) == [(1, 10), (2, 2)]
