@@ -40,7 +40,7 @@ def test_a_commit_that_others_overtook_is_stored_all_the_same(tmp_path: Path, mo
         load.insert("sale", (1, 1))
         load.commit()
         engine = warehouse._writer("test")
-        commit, overtaken = engine.store.commit, []
+        commit, overtaken = engine.store.commit, list[Any]()
 
         def overtakes(*given: Any, **options: Any) -> int:
             if not overtaken:
