@@ -351,6 +351,67 @@ def test_too_many_dead_letters_fail_the_drain(compiled: SparkSession) -> None:
     assert bench.horizons == []
 
 
+def waiting(child: SparkSession) -> Bench:
+    """Rows with the name of their kind, three of which wait for theirs to come."""
+    flow = Flow("wait")
+    flow.stream("s").lookup(flow.stream("d"), on={"a": "k"}, take="name", missing="dead_letter").select("id", c="double(name)").into("t", keys=["id"])
+    streams = {"s": ("id INT, a INT", ["id"]), "d": ("k INT, name STRING", ["k"])}
+    bench = Bench(flow, child, streams=streams, tables={"t": ("id INT, c DOUBLE", ["id"])})
+    bench.put("s", 1, *({"id": number, "a": 7} for number in (1, 2, 3)))
+    bench.drain(1, dead_letters_max=3)
+    return bench
+
+
+def test_dead_letters_that_go_make_room(compiled: SparkSession) -> None:
+    """What the bound is for are the rows that wait afterwards: the drain that mends three of them may bring three others."""
+    bench = waiting(compiled)
+    bench.put("d", 2, {"k": 7, "name": "1"})
+    bench.put("s", 2, *({"id": number, "a": 8} for number in (4, 5, 6)))
+
+    assert ids(bench.drain(2, dead_letters_max=3)[0]["t"]) == [(1, 1.0), (2, 1.0), (3, 1.0)]
+    assert sorted(letter["weight"] for letter in dead_letters(bench.results[-1:])) == [-1, -1, -1, 1, 1, 1]
+
+
+def test_dead_letters_that_come_and_go_within_a_drain_need_no_room(compiled: SparkSession) -> None:
+    """In one job or in several: what was too much is mended by what comes after it."""
+    bench = waiting(compiled)
+    bench.put("s", 2, *({"id": number, "a": 8} for number in (4, 5, 6)))
+    with pytest.raises(TooManyDeadLetters):
+        bench.run(2, dead_letters_max=2)
+    bench.put("d", 3, {"k": 8, "name": "2"})
+
+    assert [len(snapshot["t"]) for snapshot in bench.drain(2, 3, dead_letters_max=2)] == [0, 3]
+
+
+def test_rows_that_fail_anew_take_the_room_of_those_they_replace(compiled: SparkSession) -> None:
+    """An update of three rows that failed, to three that fail, leaves three; what came and went within the drain leaves none."""
+    flow = Flow("divide")
+    flow.stream("s").select("id", c="a / b").into("t", keys=["id"])
+    bench = simple(compiled, flow)
+    bench.put("s", 1, *({"id": number, "a": 6, "b": 0} for number in (1, 2, 3)))
+    bench.drain(1, dead_letters_max=3)
+    bench.put("s", 2, *({"id": number, "a": 7, "b": 0} for number in (1, 2, 3)))
+    bench.put("s", 2, *({"id": number, "a": 8, "b": 0} for number in (4, 5)))
+    bench.take("s", 3, *({"id": number} for number in (4, 5)))
+
+    bench.drain(2, 3, dead_letters_max=3)
+
+    assert sum(letter["weight"] for letter in dead_letters(bench.results)) == 3
+
+
+def test_the_search_for_rows_that_fail_is_bounded(compiled: SparkSession) -> None:
+    """Each costs several small jobs of Spark, also one that is gone by the end of the drain."""
+    flow = Flow("divide")
+    flow.stream("s").select("id", c="a / b").into("t", keys=["id"])
+    bench = simple(compiled, flow)
+    for number in range(6):
+        bench.put("s", 1, {"id": number, "a": 6, "b": 0})
+        bench.take("s", 1, {"id": number})
+
+    with pytest.raises(TooManyDeadLetters):
+        bench.run(1, dead_letters_max=1)
+
+
 def test_a_step_that_fails_without_a_guilty_row_is_named(compiled: SparkSession) -> None:
     """A sum that leaves its range is nobody's single fault."""
     flow = Flow("overflow")

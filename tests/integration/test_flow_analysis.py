@@ -160,7 +160,7 @@ WRONG: dict[str, tuple[str, Callable[[Flow], Any]]] = {
     "collation of a group": ("flow.expression", lambda flow: counted(flow.stream("line").derive(item_id="item_id COLLATE UTF8_LCASE"))),
     "collation of a join": (
         "flow.expression",
-        lambda flow: counted(flow.stream("item").select("item_id", c="name COLLATE UNICODE").join(flow.stream("loose").select(c="name COLLATE UNICODE"), on="c")),
+        lambda flow: counted(flow.stream("item").select("item_id", c="name COLLATE UNICODE").join(flow.stream("loose").select(c="name"), on="c")),
     ),
     "collation of a look-up": (
         "flow.expression",

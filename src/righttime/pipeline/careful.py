@@ -16,7 +16,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from righttime.errors.flows import StepFailed, TooManyDeadLetters
+from righttime.errors.flows import StepFailed
+from righttime.pipeline.failed import DeadLetter, FailedRows
 from righttime.pipeline.nodes import Node, Target
 from righttime.pipeline.operators.query import frame_of
 from righttime.pipeline.operators.signed import JOB, WEIGHT, Signed
@@ -28,32 +29,21 @@ SparkFailure = (PySparkException, Py4JError)
 _REASON_MAX = 500
 
 
-@dataclass(frozen=True)
-class DeadLetter:
-    """A row that a step could not take; weight -1 says that it went again."""
-
-    step: str
-    origin: str
-    reason: str
-    job: int
-    weight: int
-    row: str
-
-
 class Careful:
     """A guard that runs each step by itself."""
 
-    def __init__(self, flow: str, child: SparkSession, jobs: range, *, letters_max: int) -> None:
+    def __init__(self, flow: str, child: SparkSession, failed: FailedRows, *, letters_max: int) -> None:
         self._flow = flow
         self._child = child
-        self._jobs = jobs
-        self._letters_max = letters_max
-        self.letters: list[DeadLetter] = []
+        self._failed = failed
+        # As many as may be left, as many as may have been there before and go, and as many that come and go.
+        self._found_max = 4 * letters_max
 
     def rows(self, step: str, node: Node | Target, given: Signed, make: RowStep) -> Signed | None:
         """Return what the step makes of the rows that it can take."""
         frame = frame_of(given.rows())
-        table = self._run(node, frame.toArrow)
+        # First what goes: whoever is counted afterwards is left.
+        table = self._run(node, frame.toArrow).sort_by(WEIGHT)
         made = self._sift(_Trial(step, str(node.origin), given, frame.schema, make), table)
         return self._local(made)
 
@@ -91,10 +81,9 @@ class Careful:
 
     def _bury(self, trial: _Trial, given: Signed, reason: str) -> None:
         (row,) = frame_of(noted(given, with_row=True)).toArrow().to_pylist()
-        self.letters.append(DeadLetter(trial.step, trial.origin, reason, row[JOB], row[WEIGHT], row[ROW]))
-        if len(self.letters) > self._letters_max:
-            jobs = f"{self._jobs.start} to {self._jobs.stop - 1}"
-            raise TooManyDeadLetters(flow=self._flow, bound=self._letters_max, jobs=jobs, origin=trial.origin, reason=reason)
+        self._failed.take([DeadLetter(trial.step, trial.origin, reason, row[JOB], row[WEIGHT], row[ROW])])
+        if len(self._failed) > self._found_max:
+            raise self._failed.too_many()
 
     def _local(self, made: list[_Made]) -> Signed | None:
         rows = [part for part in made if part.table.num_rows]

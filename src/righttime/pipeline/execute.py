@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from righttime.errors.flows import ExpectationFailed, KeyTwice, LookupFailed, StepFailed, TooManyDeadLetters
+from righttime.errors.flows import ExpectationFailed, KeyTwice, LookupFailed, StepFailed
 from righttime.pipeline.analysis import Analysed
-from righttime.pipeline.careful import Careful, DeadLetter, SparkFailure, reason_of
+from righttime.pipeline.careful import Careful, SparkFailure, reason_of
 from righttime.pipeline.collecting import collect
+from righttime.pipeline.failed import DeadLetter, FailedRows
 from righttime.pipeline.nodes import Expect, Lookup, Target
 from righttime.pipeline.operators.query import Reach, writing
 from righttime.pipeline.operators.signed import JOB, WEIGHT
@@ -34,9 +35,6 @@ from righttime.telemetry import get_log
 
 log = get_log("drain")
 
-DEAD_LETTERS = pa.schema(
-    [("step", pa.string()), ("origin", pa.string()), ("reason", pa.string()), ("job", pa.int64()), ("weight", pa.int64()), ("row", pa.string())]
-)
 NOT_FOUND = "the look-up has no row with this key"
 
 
@@ -79,20 +77,20 @@ def run_drain(
     Raises `ExpectationFailed`, `LookupFailed` and `KeyTwice` with the first job concerned, `TooManyDeadLetters`, `StepFailed`.
     """
     flow = analysed.flow
-    results = _Results(analysed, jobs, dead_letters_max)
+    results, failed = _Results(analysed), FailedRows(flow.name, jobs, letters_max=dead_letters_max)
     work = _Work(analysed, child, inputs, states, jobs, spans or {})
     try:
         with quiet():
-            return results.of(work.run(reach or reach_of(inputs.values())), [])
+            return results.of(work.run(reach or reach_of(inputs.values())), failed)
     except SparkFailure as error:
         log.info("drain.careful", flow=flow.name, jobs=len(jobs), reason=reason_of(error))
-    guard = Careful(flow.name, child, jobs, letters_max=dead_letters_max)
+    guard = Careful(flow.name, child, failed, letters_max=dead_letters_max)
     try:
         with quiet():
             found = work.run("sent", guard)
     except SparkFailure as error:
         raise StepFailed(flow=flow.name, origin=str(flow.origin), reason=reason_of(error)) from error
-    return results.of(found, guard.letters)
+    return results.of(found, failed)
 
 
 def run_planned(
@@ -108,7 +106,7 @@ def run_planned(
     except SparkFailure as error:
         log.info("drain.failed", flow=analysed.flow.name, jobs=len(jobs), reason=reason_of(error))
         return None
-    return _Results(analysed, jobs, dead_letters_max).of(found, [])
+    return _Results(analysed).of(found, FailedRows(analysed.flow.name, jobs, letters_max=dead_letters_max))
 
 
 @dataclass(frozen=True)
@@ -138,12 +136,12 @@ class _Work:
 class _Results:
     """Turns collected outputs into what the caller gets."""
 
-    def __init__(self, analysed: Analysed, jobs: range, letters_max: int) -> None:
+    def __init__(self, analysed: Analysed) -> None:
         self._analysed = analysed
-        self._jobs = jobs
-        self._letters_max = letters_max
 
-    def of(self, found: Found, letters: list[DeadLetter]) -> DrainResult:
+    def of(self, found: Found, failed: FailedRows) -> DrainResult:
+        """Return it, with the rows that have failed so far and those that the outputs tell of."""
+        careful = len(failed) > 0
         unmet = self._expectations(found)
         missing = [letter for output, table in found if output.kind == "dead_letter" for letter in self._missing(output, table)]
         targets = {}
@@ -151,14 +149,13 @@ class _Results:
             if output.kind == "target":
                 targets[output.step], unstorable = self._storable(output.step, table)
                 missing += unstorable
-        every = [*letters, *missing]
-        self._check_bound(every)
+        failed.take(missing)
         return DrainResult(
             targets={table: lines for table, lines in targets.items() if lines.num_rows},
             states={(output.step, output.part): table for output, table in found if output.kind == "state" and table.num_rows},
-            dead_letters=pa.Table.from_pylist([asdict(letter) for letter in every], DEAD_LETTERS),
+            dead_letters=failed.table(),
             expectations=tuple(unmet),
-            careful=bool(letters),
+            careful=careful,
         )
 
     def _expectations(self, found: Found) -> list[Unmet]:
@@ -243,12 +240,6 @@ class _Results:
         first = clashes.sort_by(JOB).slice(0, 1).to_pylist()[0]
         key = {name: first[name] for name in target.keys}
         raise KeyTwice(flow=self._analysed.flow.name, job=first[JOB], table=target.table, key=key, origin=target.origin)
-
-    def _check_bound(self, letters: list[DeadLetter]) -> None:
-        if len(letters) > self._letters_max:
-            last = letters[-1]
-            jobs = f"{self._jobs.start} to {self._jobs.stop - 1}"
-            raise TooManyDeadLetters(flow=self._analysed.flow.name, bound=self._letters_max, jobs=jobs, origin=last.origin, reason=last.reason)
 
 
 def _net(table: pa.Table) -> pa.Table:
