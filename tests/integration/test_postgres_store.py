@@ -1,8 +1,12 @@
 """What is PostgreSQL's own about a warehouse there: one writer, one transaction per step, tables that others may change."""
 
+import os
+import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -471,6 +475,73 @@ def test_a_server_that_goes_down_while_the_writer_connects_again_is_out_of_reach
     other.execute("SELECT pg_advisory_unlock_all()")
     add(parts, SALE, sales(2))
     assert skus(parts) == [2]
+
+
+@contextmanager
+def cut_silently(parts: PostgresParts) -> Iterator[None]:
+    """Break the writer's connection as a network does that drops packets: the server waits on, with the lock."""
+    connection = writer_of(parts)._connection
+    assert connection is not None
+    alive = os.dup(connection.fileno())
+    near, far = socket.socketpair()
+    os.dup2(near.fileno(), connection.fileno())
+    near.close()
+    far.close()
+    try:
+        yield
+    finally:
+        os.close(alive)
+
+
+def test_a_session_of_our_own_that_the_server_takes_for_alive_gives_way(parts: PostgresParts) -> None:
+    """Its lock is ours; waiting until the server notices may take hours."""
+    add(parts, SALE, sales(1))
+    before = backend_of(parts)
+    with cut_silently(parts):
+        add(parts, SALE, sales(2))
+    assert backend_of(parts) != before
+    assert skus(parts) == [1, 2]
+
+
+def test_a_session_of_our_own_that_does_not_end_is_no_other_writer(parts: PostgresParts) -> None:
+    """It has the lock, and it will go: writing works again then, without opening the warehouse anew."""
+    pid = backend_of(parts)
+    with cut_silently(parts):
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(DatabaseUnreachable, match="has not ended"):
+                add(parts, SALE, sales(1))
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        add(parts, SALE, sales(2))
+    assert skus(parts) == [2]
+
+
+def test_a_commit_over_a_connection_that_was_dropped_silently_is_looked_up(parts: PostgresParts) -> None:
+    """It was committed, or it was not; neither is the loss of the writer."""
+    number = committed_unheard(parts, 1)
+    with cut_silently(parts):
+        writer_of(parts).publish(number)
+    assert parts.ledger.newest_state().number == number
+    files = parts.store.write_files(SALE, sales(2), batch_id="b")
+    version = parts.store.commit(SALE, files, version=1, batch_id="b", batch_number=2)
+    writer_of(parts).made("sale", version, [files[0].path])
+    with cut_silently(parts), pytest.raises(CommitFailed, match="not committed"):
+        writer_of(parts).publish(number + 1)
+    add(parts, SALE, sales(3))
+    assert skus(parts) == [1, 3]
+
+
+def test_a_commit_behind_which_somebody_took_the_lock_is_unknown(url: str, parts: PostgresParts, other: psycopg.Connection, tmp_path: Path) -> None:
+    """Until it is seen in the ledger nobody can say whether it happened; after that this writer is out."""
+    number = committed_unheard(parts, 1)
+    kill(other, backend_of(parts))
+    second = open_parts(url, tmp_path)
+    with pytest.raises(CommitUnknown):
+        writer_of(parts).publish(number)
+    with pytest.raises(WriterLost):
+        add(parts, SALE, sales(2))
+    second.close()
 
 
 def test_readers_reconnect_by_themselves(parts: PostgresParts, other: psycopg.Connection) -> None:

@@ -10,6 +10,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -31,6 +32,7 @@ class PostgresWriter:
         self.address = address
         self._connection: Connection | None = connection
         self._guard = threading.RLock()
+        self._session = _session_of(connection)
         self._known = _newest_number(connection, address)
         self._in_doubt: int | None = None
         self._open = False
@@ -237,13 +239,24 @@ class PostgresWriter:
         """Return a new connection with the lock, and the newest state; raise `WarehouseLocked`, or `DatabaseUnreachable` whatever the server says."""
         connection = connect(self.address)
         try:
-            _lock(connection, self.address, wait=True)
-            return connection, _newest_number(connection, self.address)
+            self._lock_again(connection)
+            newest, self._session = _newest_number(connection, self.address), _session_of(connection)
+            return connection, newest
         except psycopg.Error as error:
             connection.close()
             raise DatabaseUnreachable(path=self.address.name, reason=first_line(error)) from error
         except BaseException:
             connection.close()
+            raise
+
+    def _lock_again(self, connection: Connection) -> None:
+        # A network that drops a connection tells the server nothing: our old session would keep the lock for hours.
+        _end_session(connection, self._session)
+        try:
+            _lock(connection, self.address, wait=True)
+        except WarehouseLocked:
+            if _end_session(connection, self._session):
+                raise DatabaseUnreachable(path=self.address.name, reason="the session whose connection broke has not ended yet") from None
             raise
 
     def _find_out(self, number: int, error: psycopg.Error) -> None:
@@ -282,7 +295,6 @@ def lock_holder(connection: Connection, address: Address) -> tuple[int, str] | N
 
 def _lock(connection: Connection, address: Address, *, wait: bool) -> None:
     if wait:
-        # Our own dead connection may still be known to the server; it goes when the server notices.
         try:
             run(connection, "SELECT pg_advisory_lock(%s::int, %s::int)", (_LOCK_SPACE, _lock_key(address)))
             return
@@ -292,6 +304,20 @@ def _lock(connection: Connection, address: Address, *, wait: bool) -> None:
         return
     pid, name = lock_holder(connection, address) or (0, "unknown")
     raise WarehouseLocked(path=address.name, pid=f"{pid} of the database server ({name})", host=address.name)
+
+
+def _session_of(connection: Connection) -> tuple[int, datetime]:
+    """Return what names this session and never another one: numbers of processes are used again."""
+    ((pid, start),) = run(connection, "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()")
+    return int(pid), start
+
+
+def _end_session(connection: Connection, session: tuple[int, datetime]) -> bool:
+    """End a session, whoever may; return whether it was there."""
+    try:
+        return bool(run(connection, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = %s AND backend_start = %s", session))
+    except psycopg.errors.InsufficientPrivilege:
+        return True
 
 
 def _unlock(connection: Connection, address: Address) -> None:
