@@ -5,6 +5,7 @@ Out: answers with receipts, and a status.
 Promise: handles of one folder in one process share one engine; closing a handle closes the producers it opened.
 """
 
+import re
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -79,7 +80,9 @@ def connect(
 def _folder(path: PathText) -> Path:
     text = fspath(path)
     if "://" in text:
-        raise NotAWarehouse(path=text, reason="a warehouse is a folder, postgresql://… or righttime://host:port")
+        # Nothing of an address but its kind is shown: the rest may have a password in it.
+        kind = re.match(r"[A-Za-z][\w+.-]*(?=://)", text)
+        raise NotAWarehouse(path=f"{kind[0] if kind else '…'}://…", reason="a warehouse is a folder, postgresql://… or righttime://host:port")
     if not text:
         raise NotAWarehouse(path="''", reason="the path is empty")
     folder = Path(text).expanduser().resolve()

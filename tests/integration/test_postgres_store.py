@@ -5,6 +5,7 @@ import signal
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import righttime as rt
 from righttime.catalyst.log import LogEntry
 from righttime.changes.schema import declare_table
 from righttime.errors import (
@@ -152,6 +154,44 @@ def test_a_password_is_shown_nowhere() -> None:
     address = Address.of("postgresql://me:s3cr3t@h:1/d", load_settings())
     assert "s3cr3t" not in f"{address} {address!r} {address.name} {vars(type(address))}"
     assert "s3cr3t" in address.secret.get_secret_value()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://u:pa%s3cr3t@host/db",
+        "postgresql://u:s3cr3t@[::1]x/db",
+        "postgresql://u:s3/cr3t@host/db",
+        "postgresql://u:12/s3cr3t@host/db",
+        "postgresql://u:a@s3cr3t@host/db",
+        "postgresql://host/db?password=s3cr3t&bogus=1",
+        "postgres://host/db?password=%s3cr3t",
+        "postgresql+psycopg://u:s3cr3t@host/db",
+        "POSTGRESQL://u:s3cr3t@host/db",
+        "Postgres://host/db?password=s3cr3t",
+        "mysql://u:s3cr3t@host/db",
+        "u:s3cr3t@host/db?next=postgresql://",
+    ],
+)
+def test_a_password_is_not_in_the_error_for_a_wrong_address(address: str, tmp_path: Path) -> None:
+    """Characters that are not escaped put a password into any part of an address, so nothing of a wrong one is shown."""
+    with pytest.raises(NotAWarehouse) as caught:
+        rt.open(address, state_dir=tmp_path)
+    told = "".join(traceback.format_exception(caught.value)).partition("raise NotAWarehouse")[2]
+    assert not any(part in f"{told} {caught.value!r} {caught.value.context}" for part in ("s3", "cr3t"))
+    assert caught.value.__context__ is None
+
+
+def test_an_address_of_any_right_form_is_shown_without_its_password() -> None:
+    """What stands behind a question mark is read by libpq and shown by nobody."""
+    for url, name in [
+        ("postgresql://me:s3cr3t@h:1,g:2/d?sslmode=require", "postgresql://me@h%2Cg:1,2/d"),
+        ("postgresql://me:a?s3cr3t@h/d", "postgresql://me@h/d"),
+        ("postgres:///d?host=h&user=me%40realm&password=s3cr3t", "postgresql://me%40realm@h/d"),
+        ("postgresql://me:s3%2Fcr%40t@[::1]/d%40e", "postgresql://me@%3A%3A1/d%40e"),
+        ("postgresql://%2Frun%2Fpg/d", "postgresql://%2Frun%2Fpg/d"),
+    ]:
+        assert Address.of(url, load_settings()).name == name
 
 
 def test_a_role_without_rights_is_told(url: str, other: psycopg.Connection, tmp_path: Path) -> None:

@@ -28,6 +28,11 @@ Query = str | sql.SQL | sql.Composed
 SERVER_MIN = 140000  # scans of ctid ranges, hashes of ctid
 _CONNECT_S = 10
 _TABLE_SCHEMA = "public"
+_PORTS = frozenset("0123456789,")
+_NO_ADDRESS = (
+    "this is no address of a PostgreSQL database. Write postgresql://user@host:port/database, with % as %25, / as %2F and @ as %40 where they are"
+    " part of a name or a password"
+)
 _KEEPALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 # What our reading and writing depends on, against any default of server, database or role.
 _SESSION = (
@@ -51,10 +56,9 @@ class Address:
     @classmethod
     def of(cls, url: str, settings: Settings) -> "Address":
         """Read a `postgresql://` address or a connection string of libpq."""
-        try:
-            parts = conninfo.conninfo_to_dict(url)
-        except psycopg.ProgrammingError as error:
-            raise NotAWarehouse(path=url.split("@")[-1], reason=f"this is no address of a PostgreSQL database ({first_line(error)})") from None
+        parts = _parts(url)
+        if parts is None:
+            raise NotAWarehouse(path="postgresql://…", reason=_NO_ADDRESS)
         tables = settings.table_schema or _TABLE_SCHEMA
         if tables == settings.ledger_schema:
             raise NotAWarehouse(path=_shown(parts), reason="table_schema and ledger_schema are the same")
@@ -133,6 +137,20 @@ def is_lost(error: psycopg.Error) -> bool:
 def first_line(error: BaseException) -> str:
     """Return what an error says, without its details."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _parts(url: str) -> dict[str, Any] | None:
+    """Read an address. None if it is none, or if what should be its host, port or database may be the rest of a password that is not escaped.
+
+    Outside of the error that libpq raises, which shows such rests.
+    """
+    try:
+        parts = conninfo.conninfo_to_dict(url)
+    except (psycopg.Error, UnicodeError):
+        return None
+    path = url.partition("://")[2].partition("?")[0].partition("/")[2]
+    rest_of_password = "@" in path or "@" in str(parts.get("host") or "")[1:] or not set(str(parts.get("port") or "")) <= _PORTS
+    return None if rest_of_password else parts
 
 
 def _shown(parts: dict[str, Any]) -> str:
