@@ -37,7 +37,7 @@ from righttime.errors import (
     WriterLost,
     WrongType,
 )
-from righttime.ledger.postgres_connect import Address
+from righttime.ledger.postgres_connect import Address, connect
 from righttime.ledger.postgres_writer import PostgresWriter, _lock
 from righttime.ledger.state import EMPTY, LogPosition
 from righttime.query.postgres_parts import PostgresParts
@@ -582,6 +582,13 @@ def test_a_commit_behind_which_somebody_took_the_lock_is_unknown(url: str, parts
     with pytest.raises(WriterLost):
         add(parts, SALE, sales(2))
     second.close()
+
+
+@pytest.mark.parametrize(("given", "bound_ms"), [("", 30_000), ("?tcp_user_timeout=5000", 5_000)])
+def test_a_server_that_vanishes_is_given_up_in_bounded_time(url: str, given: str, bound_ms: int) -> None:
+    """Nobody answers what was sent: the kernel would send it again for a quarter of an hour, and the whole catalyst wait for it."""
+    with connect(Address.of(url + given, load_settings())) as connection, socket.socket(fileno=os.dup(connection.fileno())) as seen:
+        assert seen.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == bound_ms
 
 
 def test_readers_reconnect_by_themselves(parts: PostgresParts, other: psycopg.Connection) -> None:

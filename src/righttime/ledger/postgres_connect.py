@@ -33,7 +33,8 @@ _NO_ADDRESS = (
     "this is no address of a PostgreSQL database. Write postgresql://user@host:port/database, with % as %25, / as %2F and @ as %40 where they are"
     " part of a name or a password"
 )
-_KEEPALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+# How soon a server that has vanished is given up: while it owes an answer, and while it has not confirmed what was sent, where keepalives do not run.
+_GIVE_UP = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 30_000}
 # What our reading and writing depends on, against any default of server, database or role.
 _SESSION = (
     "SET TimeZone = 'UTC'; SET client_encoding = 'UTF8'; SET DateStyle = 'ISO'; SET extra_float_digits = 1; SET bytea_output = 'hex';"
@@ -62,7 +63,7 @@ class Address:
         tables = settings.table_schema or _TABLE_SCHEMA
         if tables == settings.ledger_schema:
             raise NotAWarehouse(path=_shown(parts), reason="table_schema and ledger_schema are the same")
-        defaults: dict[str, Any] = {"connect_timeout": _CONNECT_S, "application_name": f"righttime {os.getpid()}@{socket.gethostname()}", **_KEEPALIVE}
+        defaults: dict[str, Any] = {"connect_timeout": _CONNECT_S, "application_name": f"righttime {os.getpid()}@{socket.gethostname()}", **_GIVE_UP}
         secret = SecretStr(conninfo.make_conninfo(**{**defaults, **parts}))
         return cls(_shown(parts), secret, tables, settings.ledger_schema, settings.lock_wait_s)
 
