@@ -427,6 +427,31 @@ def test_a_step_that_fails_without_a_guilty_row_is_named(compiled: SparkSession)
     assert caught.value.context["origin"] == str(sums.node.origin)
 
 
+@pytest.mark.parametrize("way", ["aggregate", "additive", "of one of two"])
+def test_a_total_that_fails_in_its_table_is_named(compiled: SparkSession, way: str) -> None:
+    """Also where the groups are kept in the table itself, the line is that of the step that adds up, not that of the flow."""
+    flow = Flow("overflow")
+    rows = flow.stream("s")
+    if way == "additive":
+        rows.select("id", "v").into("t", keys=["id"], additive=["v"])
+        guilty = str(flow.targets[0].origin)
+    else:
+        sums = rows.aggregate(by="id", v="sum(v)")
+        sums.into("t", keys=["id"])
+        guilty = str(sums.node.origin)
+    if way == "of one of two":
+        rows.aggregate(by="id", v="max(v)").into("u", keys=["id"])
+    bench = Bench(flow, compiled, streams={"s": ("k INT, id INT, v BIGINT", ["k"])}, tables={name: ("id INT, v BIGINT", ["id"]) for name in "tu"})
+    bench.put("s", 1, {"k": 1, "id": 1, "v": 2**62})
+    bench.drain(1)
+    bench.put("s", 2, {"k": 2, "id": 1, "v": 2**62})
+
+    with pytest.raises(StepFailed) as caught:
+        bench.run(2)
+
+    assert caught.value.context["origin"] == guilty
+
+
 def test_expectations_keep_drop_and_count(child: SparkSession) -> None:
     """Unmet ones are counted for each job, null included; rows that go are not counted again."""
     flow = Flow("expect")

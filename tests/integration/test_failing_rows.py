@@ -48,6 +48,20 @@ def test_an_expression_is_evaluated_for_every_row_that_comes_to_its_step(child: 
     assert sorted(letters) == [(1, 1, '{"id":1'), (2, -1, '{"id":1'), (2, 1, '{"id":3')]
 
 
+def test_rows_with_structs_go_beside_rows_that_fail(child: SparkSession) -> None:
+    """The line of a row that goes has a null where fields of the struct cannot be null."""
+    flow = Flow("structs")
+    flow.stream("s").where("a / b > 0").select("id", x="named_struct('id', id, 'b', b)").into("t", keys=["id"])
+    bench = Bench(flow, child, streams={"s": ("id INT NOT NULL, a INT, b INT NOT NULL", ["id"])}, tables={"t": ("id INT, x STRUCT<id: INT, b: INT>", ["id"])})
+    bench.put("s", 1, {"id": 1, "a": 1, "b": 1}, {"id": 2, "a": 1, "b": 1})
+    bench.drain(1)
+    bench.take("s", 2, {"id": 1})
+    bench.put("s", 2, {"id": 3, "a": 1, "b": 0})
+
+    assert bench.drain(2)[0]["t"] == [{"id": 2, "x": {"id": 2, "b": 1}}]
+    assert len(dead_letters(bench.results)) == 1
+
+
 @pytest.mark.parametrize("mended", ["updated", "deleted"])
 def test_an_expectation_that_must_hold_can_be_mended(child: SparkSession, mended: str) -> None:
     """The job that failed is run again with what has come since: a bad row that went again within it is no reason to stop."""

@@ -17,9 +17,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from righttime.errors.flows import StepFailed
+from righttime.pipeline.collecting import collect
 from righttime.pipeline.failed import DeadLetter, FailedRows
 from righttime.pipeline.nodes import Node, Target
-from righttime.pipeline.operators.query import frame_of
+from righttime.pipeline.operators.query import Frame, frame_of
 from righttime.pipeline.operators.signed import JOB, WEIGHT, Signed
 from righttime.pipeline.plan import RowStep
 from righttime.pipeline.stateless import ROW, noted
@@ -54,6 +55,10 @@ class Careful:
         frame = frame_of(made.rows())
         table = self._run(node, frame.toArrow)
         return replace(made, frame=self._child.createDataFrame(table, frame.schema)) if table.num_rows else None
+
+    def lines(self, declared: Node | Target, made: Frame) -> None:
+        """Run what gives the lines of a table: a total may fail only there."""
+        self._run(declared, lambda: collect([made], ["lines"])[0])
 
     def _run(self, node: Node | Target, action: Callable[[], pa.Table]) -> pa.Table:
         try:

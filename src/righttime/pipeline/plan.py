@@ -60,6 +60,10 @@ class Guard(Protocol):
         """Return what a step with state has made."""
         ...
 
+    def lines(self, declared: Node | Target, made: Frame) -> None:
+        """See the lines of a table; `declared` is what is to blame if they fail."""
+        ...
+
 
 class Trusting:
     """The guard of ordinary drains: no row is expected to fail."""
@@ -71,6 +75,9 @@ class Trusting:
     def settled(self, step: str, node: Node | Target, made: Signed | None) -> Signed | None:
         """Hand on what was made."""
         return made
+
+    def lines(self, declared: Node | Target, made: Frame) -> None:
+        """Do not look."""
 
 
 @dataclass(frozen=True)
@@ -328,6 +335,7 @@ class Plan:
             lines, parts = keyed_target(self._plain(node), self.kept.parts(name, lambda traced: traced.keys(node, target.keys)), keys=target.keys)
         self._keep(name, parts)
         if lines is not None:
+            self._guard.lines(node if self._is_fused(target) else target, lines)
             self.outputs.append(Output("target", target.table, "", lines))
 
     def _narrow(self, node: Node, reader: str | None = None) -> Signed | None:
