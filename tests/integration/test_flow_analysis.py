@@ -234,6 +234,19 @@ def test_an_unknown_column_is_named_with_those_that_are_known(child: SparkSessio
         analysed(flow, child)
 
 
+def test_structs_are_compared_by_their_fields(child: SparkSession) -> None:
+    """They can be keys and arguments of measures, unless a field cannot be compared."""
+    flow = Flow("f")
+    counted(flow.stream("item").derive(both="struct(sk, name)").aggregate(by=["item_id", "both"], most="max(both)"))
+    assert analysed(flow, child).schemas["03_aggregate"]["most"].dataType.simpleString() == "struct<sk:bigint,name:string>"
+
+    wrong = Flow("f")
+    counted(wrong.stream("line").select("item_id", both="struct(qty, tags)").distinct())
+    with pytest.raises(BadDeclaration) as caught:
+        analysed(wrong, child)
+    assert caught.value.code == "flow.type"
+
+
 def test_a_condition_may_compare_by_a_collation(child: SparkSession) -> None:
     """Only what is kept has none: a drain would not find again what an earlier one has kept by it."""
     flow = Flow("f")

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, DataType, LongType, NumericType, StructField, StructType
+from pyspark.sql.types import ArrayType, BooleanType, DataType, LongType, NumericType, StructField, StructType
 
 from righttime.errors.flows import BadExpression, TypeClash, UnknownInFlow
 from righttime.pipeline.nodes import Derived, Measure, Origin
@@ -66,7 +66,8 @@ class Expressions:
 
     def is_comparable(self, type_: DataType) -> bool:
         """Return whether values of this type can be keys of a join, a group or a row."""
-        return bool(self._order.isOrderable(self._java(type_)))
+        # An array can be compared if its values can. Of a struct itself the JVM would think that it is a sequence of expressions.
+        return bool(self._order.isOrderable(self._java(ArrayType(type_))))
 
     def can_store(self, given: DataType, wanted: DataType) -> bool:
         """Return whether every value of one type is a value of the other."""
