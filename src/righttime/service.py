@@ -149,7 +149,7 @@ class Engine:
             taps=TapParts(self.catalyst, self.snapshots, self.store, self.mover, self.settings.wait_s),
         )
         self.flows = Flows(parts)
-        self.snapshots.stream_cuts = self.flows.stream_cuts
+        self.snapshots.stream_cuts = self.flows.attention.stream_cuts
 
     def declare(self, schema: TableSchema) -> None:
         """Make a new table known."""

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,9 @@ def test_a_refresh_with_another_declaration_that_fails_leaves_streams_and_target
         assert (rows(wh, "agg"), rows(wh, "copy")) == ([("a", 10)], [(1, 1)])
     with pytest.raises(FlowFailed), wh.run(failing(), refresh=True) as running:
         running.wait(timeout="2 min")
+    wh.stream("other").insert([{"k": 2, "v": 2}])
+    still_belongs(wh, "copy")
     with wh.run(first()):
-        wh.stream("other").insert([{"k": 2, "v": 2}])
         assert (rows(wh, "agg"), rows(wh, "copy")) == ([("a", 10)], [(1, 1), (2, 2)])
     with pytest.raises(FlowFailed), wh.run(failing(), refresh=True) as running:
         running.wait(timeout="2 min")
@@ -79,6 +81,52 @@ def test_a_refresh_with_another_declaration_that_fails_leaves_streams_and_target
         again.stream("other").insert([{"k": 3, "v": 3}])
         with pytest.raises(FreshnessUnavailable):
             again.read("copy", wait="1s")
+
+
+def still_belongs(wh: Warehouse, table: str) -> None:
+    """A target of a flow that has not kept up is not called fresh, and nobody else writes into it."""
+    with pytest.raises(FreshnessUnavailable):
+        wh.read(table, wait="1s")
+    with pytest.raises(TableMaintained), wh.producer(name="other") as load:
+        load.insert(table, {"k": 99, "v": 99})
+        load.commit()
+
+
+def test_until_a_refresh_with_another_declaration_is_shown_the_old_targets_belong_to_the_flow(wh: Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are what queries are answered on, with the streams of their own state in the receipt; once the new one is shown they are nobody's."""
+    wh.create_stream("other", "k INT, v INT", keys=["k"])
+    flow = totals()
+    flow.stream("other").into("copy", keys="k")
+    with wh.run(flow):
+        wh.stream("s").insert([{"k": 1, "g": "a", "v": 10}])
+        wh.stream("other").insert([{"k": 1, "v": 1}])
+        assert (rows(wh, "agg"), rows(wh, "copy")) == ([("a", 10)], [(1, 1)])
+    staged, go_on = threading.Event(), threading.Event()
+
+    def held(point: CrashPoint) -> None:
+        if point is CrashPoint.JOB_STAGED:
+            staged.set()
+            assert go_on.wait(60)
+
+    def streams_of(table: str, **contract: Any) -> list[str]:
+        return [each.stream for each in wh.read(table, **contract).receipt.streams]
+
+    monkeypatch.setattr(runner, "reach", held)
+    with wh.run(totals(), refresh=True) as running:
+        try:
+            assert staged.wait(60)
+            wh.stream("other").insert([{"k": 2, "v": 2}])
+            still_belongs(wh, "copy")
+            old = wh.read("agg", freshness="1 day")
+            assert [each.stream for each in old.receipt.streams] == ["other", "s"]
+        finally:
+            go_on.set()
+        running.wait(timeout="2 min")
+        assert streams_of("agg", wait="60s") == ["s"] and streams_of("agg", as_of=old.receipt.cut_us) == ["other", "s"]
+        assert (streams_of("copy"), rows(wh, "copy")) == ([], [(1, 1)])
+        with wh.producer(name="other") as load:
+            load.insert("copy", {"k": 99, "v": 99})
+            load.commit()
 
 
 def test_a_refresh_that_leaves_nothing_empties_the_target(wh: Warehouse) -> None:

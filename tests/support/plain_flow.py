@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from righttime.client import Warehouse
+from righttime.flows.catalogue import Generation
 from righttime.flows.content import TargetContent
 from righttime.flows.jobs import FlowJob
 from righttime.flows.runner import FlowRunner, Mode
@@ -121,9 +122,8 @@ def run_plain(
     engine = PlainEngine(targets, keys, factor=factor)
     if held:
         engine.gate.clear()
-    link = parts.catalyst.maintain(f"flow.{name}", list(targets))
-    flows._read_streams[f"flow.{name}"] = tuple(sorted(set(targets.values())))
-    flows.feed.read_by(link, tuple(targets.values()), after_us=parts.catalyst.head.source(f"flow.{name}").last.time_us)
+    generation = Generation(1, 1, "", tuple(sorted(set(targets.values()))), tuple(targets))
+    link = flows.attention.attend(f"flow.{name}", generation)
     engine.load(flows.feed.streams, 0 if rebuild else link.horizon_us)
     link.loose = mode == "near_real_time"
     work = Work(
@@ -134,10 +134,11 @@ def run_plain(
         content=lambda table, anew: TargetContent(parts.schemas[table], parts.images, parts.settings, anew=anew),
         make_room=lambda table, nbytes: parts.room.make(parts.schemas[table], nbytes),
         relieve=lambda link: None,
+        rebuilt=lambda horizon_us: flows.attention.rebuilt(f"flow.{name}", generation, horizon_us),
         settings=parts.settings,
         cores=2,
     )
     schedule = Schedule(triggers or Triggers(rows_max=10**9), rows=0, now_s=parts.clock.monotonic_s())
-    runner = FlowRunner(link, tuple(sorted(set(targets.values()))), schedule, work, mode=mode, rebuild=rebuild)
+    runner = FlowRunner(link, generation.streams, generation.targets, schedule, work, mode=mode, rebuild=rebuild)
     runner.start()
     return runner, engine

@@ -15,7 +15,7 @@ import righttime as rt
 from righttime.client import Warehouse
 from righttime.errors import FreshnessUnavailable
 from righttime.errors.flows import FlowFailed, StreamTime
-from righttime.flows.catalogue import Catalogue
+from righttime.flows.catalogue import Catalogue, Generation
 from righttime.flows.running import RunningFlow
 from righttime.testing import ManualClock
 from tests.support.plain_flow import run_plain
@@ -102,6 +102,21 @@ def test_a_flow_that_leaves_a_source_no_longer_waits_for_it(wh: Warehouse, clock
         assert wh.read("t", wait="20s").rows() == [(7, 7)]
     finally:
         runner.stop()
+
+
+def test_a_state_that_is_replaced_is_not_called_exact_beyond_the_streams_that_its_successor_leaves(wh: Warehouse, clock: ManualClock) -> None:
+    """Nobody waits for them any more, and nobody knows what they would have brought; before that it is as good as it was."""
+    wh.create_stream("own", COLUMNS, keys=["k"])
+    wh.stream("a").insert([{"k": 1, "v": 1}], time=100 * SECOND)
+    wh.stream("a").heartbeat(500 * SECOND)
+    bring_up(wh, {"t": "a"})
+    before, after = Generation(1, 1, "", ("a",), ("t",)), Generation(2, 2, "", ("own",), ("u",))
+    link = wh._flows("test").attention.rebuild("flow.plain", after, before)
+    assert set(link.tables) == {"t", "u"}
+    assert [link.exact(second * SECOND) for second in (500, 501, 900)] == [True, False, False]
+    with wh._writer("test").catalyst.lock:
+        wh._flows("test").attention.rebuilt("flow.plain", after, clock.now_us())
+    assert set(link.tables) == {"u"}
 
 
 def test_the_tolerance_of_one_stream_is_not_that_of_another(wh: Warehouse, clock: ManualClock) -> None:

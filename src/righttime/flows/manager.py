@@ -12,14 +12,14 @@ from pathlib import Path
 
 from righttime.catalyst.images import Images
 from righttime.catalyst.maintainer import Maintainer
-from righttime.catalyst.messages import Accuracy
 from righttime.catalyst.mover import Mover
 from righttime.catalyst.room import Room
 from righttime.catalyst.shell import Catalyst
 from righttime.changes.schema import TableSchema
 from righttime.errors import FreshnessUnavailable
 from righttime.errors.flows import BadDeclaration, FlowChanged, FlowRuns, StatesAhead, TableMaintained
-from righttime.flows.catalogue import Catalogue, Generation, source_of
+from righttime.flows.attention import Attention
+from righttime.flows.catalogue import Catalogue, FlowEntry, Generation, source_of
 from righttime.flows.content import TargetContent
 from righttime.flows.engine import DrainEngine
 from righttime.flows.explain import Explanation, FlowNeed, estimate_s, planned_cut
@@ -30,11 +30,9 @@ from righttime.flows.runner import FlowRunner, Mode
 from righttime.flows.schedule import Schedule, Triggers
 from righttime.flows.taps import TapParts, Taps
 from righttime.flows.work import Work
-from righttime.ledger.receipts import StreamCommit, StreamReceipt
 from righttime.pipeline.analysis import Analysed, analyse
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.spark import SparkOwner
-from righttime.queues.declared import StreamCommit as QueueCommit
 from righttime.settings import Settings
 from righttime.telemetry import get_log
 
@@ -70,17 +68,14 @@ class Flows:
         self.taps = Taps(parts.taps, self.feed.streams)
         parts.mover.before_storing = self.taps.before_storing
         self.runners: dict[str, FlowRunner] = {}
-        self._read_streams: dict[str, tuple[str, ...]] = {}
+        self.attention = Attention(parts.catalyst, self.feed)
         for entry in self.catalogue.entries():
-            last_job = parts.catalyst.head.source(entry.source).last.number
-            self._attend(entry.source, entry.generation(last_job)).trouble = _ASLEEP
+            self._attend_as_it_was(entry).trouble = _ASLEEP
 
-    def _attend(self, source: str, generation: Generation) -> Maintainer:
-        """Answer for the targets of a flow, running or not."""
-        link = self._parts.catalyst.maintain(source, generation.targets)
-        self._read_streams[source] = generation.streams
-        self.feed.read_by(link, generation.streams, after_us=self._parts.catalyst.head.source(source).last.time_us)
-        return link
+    def _attend_as_it_was(self, entry: FlowEntry) -> Maintainer:
+        """Answer for the targets of a flow that does not run, as its last published job left them."""
+        last_job = self._parts.catalyst.head.source(entry.source).last.number
+        return self.attention.attend(entry.source, entry.generation(last_job))
 
     def analyse(self, flow: Flow) -> Analysed:
         """Check a declaration against streams and tables, and return the columns of every step; starts Spark."""
@@ -98,17 +93,19 @@ class Flows:
             analysed = self._checked(flow)
             targets = [*(target.table for target in flow.targets), letters_table(flow.name).name]
             with self._parts.catalyst.gated([target.table for target in flow.targets if target.table in self._parts.schemas]):
-                if self.catalogue.entry(flow.name) is None:
+                entry = self.catalogue.entry(flow.name)
+                if entry is None:
                     self._take_over(flow, refresh=refresh)
                 self._create_targets(flow, analysed)
                 generation = self._generation(flow, analysed, targets, refresh=refresh)
-                link = self._attend(source_of(flow.name), generation)
-            if refresh:
-                with self._parts.catalyst.lock:
-                    link.change(self._parts.catalyst.authority.next_us())  # whoever wants it fresh waits for the new state
+                last_job = self._parts.catalyst.head.source(source_of(flow.name)).last.number
+                if refresh:
+                    before = generation if entry is None or not last_job else entry.generation(last_job)
+                    link = self.attention.rebuild(source_of(flow.name), generation, before)
+                else:
+                    link = self.attention.attend(source_of(flow.name), generation)
             link.loose = mode == "near_real_time"
             streams = {name: self.feed.streams.schema(name).stored for name in flow.streams}
-            last_job = self._parts.catalyst.head.source(source_of(flow.name)).last.number
             folder = self.catalogue.states(flow.name, generation)
             letters_max = self._parts.settings.dead_letters_max
             scratch = self._parts.images.folder
@@ -123,7 +120,8 @@ class Flows:
                 anew=generation.first_job > last_job,  # nothing of it was shown: what is in its folder is of parts that nobody knows any more
                 plans_serve_again=mode != "sequential",
             )
-            runner = FlowRunner(link, flow.streams, self._schedule(flow, link, mode), self._work(flow, engine), mode=mode, rebuild=refresh)
+            work = self._work(link.source, generation, engine)
+            runner = FlowRunner(link, flow.streams, generation.targets, self._schedule(flow, link, mode), work, mode=mode, rebuild=refresh)
             self.runners[flow.name] = runner
             runner.start()
             return runner
@@ -192,7 +190,7 @@ class Flows:
         waiting = sum(self.feed.rows(flow.streams, link.horizon_us).values())
         return Schedule(triggers, rows=waiting, now_s=clock.monotonic_s())
 
-    def _work(self, flow: Flow, engine: DrainEngine) -> Work:
+    def _work(self, source: str, generation: Generation, engine: DrainEngine) -> Work:
         parts = self._parts
         return Work(
             catalyst=parts.catalyst,
@@ -202,6 +200,7 @@ class Flows:
             content=lambda table, anew: TargetContent(parts.schemas[table], parts.images, parts.settings, anew=anew),
             make_room=lambda table, nbytes: parts.room.make(parts.schemas[table], nbytes),
             relieve=lambda link: self._relieve(link, engine),
+            rebuilt=lambda horizon_us: self.attention.rebuilt(source, generation, horizon_us),
             settings=parts.settings,
             cores=parts.spark.session().sparkContext.defaultParallelism,
         )
@@ -256,17 +255,6 @@ class Flows:
             return "its targets are being built anew, {} of {} parts are done".format(*runner.parts)
         return f"its targets are built anew as soon as stream {late[0]!r} goes on: append to it, or tell with heartbeat() that nothing has happened"
 
-    def stream_cuts(self, tables: Sequence[str], accuracy: Accuracy) -> tuple[StreamReceipt, ...]:
-        """Return where an answer over `tables` cuts the streams that flows made them of."""
-        with self._parts.catalyst.lock:
-            links = {link.source: link for name in tables if (link := self._parts.catalyst.maintained.get(name)) is not None}
-        cuts = []
-        for source in sorted(links):
-            for stream in self._read_streams[source]:
-                cut = self.feed.streams.cut(stream, accuracy.time_of(source))
-                cuts.append(StreamReceipt(stream, source.removeprefix("flow."), _commit(cut.last), _commit(cut.first_outside)))
-        return tuple(cuts)
-
     def explain(self, tables: Sequence[str], *, freshness_us: int) -> Explanation:
         """Return what a query over `tables` would be answered on and wait for, if it came now."""
         catalyst = self._parts.catalyst
@@ -281,7 +269,7 @@ class Flows:
         return Explanation(tuple(tables), freshness_us / 1e6, cut_us, not behind, needs, lazy)
 
     def _need(self, link: Maintainer, tables: Sequence[str], cut_us: int) -> FlowNeed:
-        streams = self.feed.rows(self._read_streams[link.source], link.horizon_us, cut_us)
+        streams = self.feed.rows(self.attention.streams(link.source), link.horizon_us, cut_us)
         runner = self.runners.get(link.source.removeprefix("flow."))
         rows = sum(streams.values())
         return FlowNeed(
@@ -303,7 +291,7 @@ class Flows:
             links = sorted({link.source: link for link in catalyst.maintained.values()}.items())
         for source, link in links:
             runner = self.runners.get(source.removeprefix("flow."))
-            streams = self._read_streams.get(source, ())
+            streams = self.attention.streams(source)
             pending_us = self.feed.first_after(streams, link.horizon_us)
             found.append(
                 FlowStatus(
@@ -328,6 +316,8 @@ class Flows:
             if (runner := self.runners.get(name)) is not None:
                 runner.stop()
                 del self.runners[name]
+                if not runner.await_rebuilt(0) and (entry := self.catalogue.entry(name)) is not None:
+                    self._attend_as_it_was(entry)
 
     def stop_all(self) -> None:
         """Stop all flows."""
@@ -337,7 +327,3 @@ class Flows:
     def close(self) -> None:
         """Close the streams; the flows have stopped."""
         self.feed.close()
-
-
-def _commit(commit: QueueCommit | None) -> StreamCommit | None:
-    return None if commit is None else StreamCommit(commit.number, commit.time_us, commit.transaction)

@@ -40,10 +40,21 @@ _ROUND_S = 1.0  # how often a runner looks around though nobody woke it
 class FlowRunner:
     """Three threads of one flow: one cuts and prepares, one computes, one publishes; what they share is in the queue."""
 
-    def __init__(self, link: Maintainer, streams: Sequence[str], schedule: Schedule, work: Work, *, mode: Mode = "on_demand", rebuild: bool = False) -> None:
+    def __init__(
+        self,
+        link: Maintainer,
+        streams: Sequence[str],
+        targets: Sequence[str],
+        schedule: Schedule,
+        work: Work,
+        *,
+        mode: Mode = "on_demand",
+        rebuild: bool = False,
+    ) -> None:
         self.link = link
         self.mode = mode
         self.streams = tuple(streams)
+        self._targets = tuple(targets)  # the link has those of the state before as well, until they are built anew
         self._schedule = schedule
         self._with = work
         last = work.catalyst.head.source(link.source)
@@ -125,7 +136,7 @@ class FlowRunner:
             return self._rebuilt_in_parts(job, job.rows_in)
 
     def _rebuilt_in_parts(self, job: FlowJob, rows_max: int) -> Rebuilt | None:
-        contents = {table: self._with.content(table, True) for table in self.link.tables}
+        contents = {table: self._with.content(table, True) for table in self._targets}
         return rebuild(job, self.streams, self._with.feed, self._with.engine, contents, rows_max=rows_max, go_on=self._part_done)
 
     def _part_done(self, done: int, of: int) -> bool:
@@ -193,7 +204,10 @@ class FlowRunner:
             self._with.make_room(table, made.memory_bytes)
         reach(CrashPoint.JOB_STAGED)
         catalyst = self._with.catalyst
-        published = catalyst.publish_job(self.link, content, first_us=job.first_us, horizon_us=job.horizon_us)
+        with catalyst.lock:
+            if job.rebuild:
+                self._with.rebuilt(job.horizon_us)
+            published = catalyst.publish_job(self.link, content, first_us=job.first_us, horizon_us=job.horizon_us)
         assert published.commit.number == job.number, (published, job)
         reach(CrashPoint.JOB_PUBLISHED)
         job.inputs.clear()

@@ -1,0 +1,92 @@
+"""Attention: which flow answers for which tables, and which streams the state that they show was made of.
+
+In: generations of a flow's state: gone on with, being built anew, shown.
+Out: a maintainer for every target, and for an answer where it cuts the streams behind its tables.
+Promise: as long as a state can be seen, its targets belong to its flow, running or not, and are not called fresh if its streams have more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from righttime.catalyst.maintainer import Maintainer
+from righttime.catalyst.messages import Accuracy
+from righttime.catalyst.shell import Catalyst
+from righttime.flows.catalogue import Generation
+from righttime.flows.feed import Feed
+from righttime.ledger.receipts import StreamCommit, StreamReceipt
+from righttime.queues.declared import StreamCommit as QueueCommit
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """The streams of the state that can be seen, from a time on, and of the one before."""
+
+    streams: tuple[str, ...]
+    since_us: int = 0
+    before: tuple[str, ...] = ()
+
+    def at(self, time_us: int) -> tuple[str, ...]:
+        return self.streams if time_us >= self.since_us else self.before
+
+
+class Attention:
+    """Who answers for targets; safe to call from any thread. The catalyst's lock guards it, and is not held while streams are read."""
+
+    def __init__(self, catalyst: Catalyst, feed: Feed) -> None:
+        self._catalyst = catalyst
+        self._feed = feed
+        self._read: dict[str, tuple[str, ...]] = {}
+        self._shown: dict[str, _Shown] = {}
+
+    def attend(self, source: str, generation: Generation) -> Maintainer:
+        """Answer for the targets of a state that is shown, or will be the first."""
+        link = self._catalyst.maintain(source, generation.targets)
+        with self._catalyst.lock:
+            self._show(source, generation)
+        self._follow(link, generation)
+        return link
+
+    def rebuild(self, source: str, generation: Generation, before: Generation) -> Maintainer:
+        """Answer for the targets of a state that is being built, and as long as that is not shown for those of the one before."""
+        left = [name for name in before.streams if name not in generation.streams and self._feed.streams.schema(name).times == "source"]
+        marks = [self._feed.streams.watermark_us(name) or 0 for name in left]
+        link = self._catalyst.maintain(source, tuple(dict.fromkeys((*generation.targets, *before.targets))))
+        with self._catalyst.lock:
+            self._show(source, before)
+            # Whoever wants it fresh waits for the new state. Nobody follows the streams any more that it leaves, so it begins where they are by now.
+            now_us = self._catalyst.authority.next_us()
+            link.change(max(min([now_us, *(mark_us + 1 for mark_us in marks)]), link.horizon_us + 1))
+        self._follow(link, generation)
+        return link
+
+    def rebuilt(self, source: str, generation: Generation, horizon_us: int) -> None:
+        """Let go of targets that the state which is shown from now on does not have; the caller has the catalyst's lock."""
+        self._catalyst.maintain(source, generation.targets)
+        self._shown[source] = _Shown(generation.streams, horizon_us, self._shown[source].streams)
+
+    def _show(self, source: str, generation: Generation) -> None:
+        if source not in self._shown or self._shown[source].streams != generation.streams:
+            self._shown[source] = _Shown(generation.streams)
+
+    def _follow(self, link: Maintainer, generation: Generation) -> None:
+        self._read[link.source] = generation.streams
+        self._feed.read_by(link, generation.streams, after_us=self._catalyst.head.source(link.source).last.time_us)
+
+    def streams(self, source: str) -> tuple[str, ...]:
+        """Return the streams that a flow reads."""
+        return self._read.get(source, ())
+
+    def stream_cuts(self, tables: Sequence[str], accuracy: Accuracy) -> tuple[StreamReceipt, ...]:
+        """Return where an answer over `tables` cuts the streams that flows made them of."""
+        with self._catalyst.lock:
+            sources = sorted({link.source for name in tables if (link := self._catalyst.maintained.get(name)) is not None})
+            behind = [(source, stream) for source in sources for stream in self._shown[source].at(accuracy.time_of(source))]
+        cuts = []
+        for source, stream in behind:
+            cut = self._feed.streams.cut(stream, accuracy.time_of(source))
+            cuts.append(StreamReceipt(stream, source.removeprefix("flow."), _commit(cut.last), _commit(cut.first_outside)))
+        return tuple(cuts)
+
+
+def _commit(commit: QueueCommit | None) -> StreamCommit | None:
+    return None if commit is None else StreamCommit(commit.number, commit.time_us, commit.transaction)
