@@ -11,10 +11,9 @@ from contextlib import contextmanager
 
 from righttime.catalyst.archive import Archive
 from righttime.catalyst.listener import Listener
-from righttime.catalyst.messages import Content, Flush, Published
+from righttime.catalyst.messages import Content, Flush, Made, Published
 from righttime.catalyst.policies import Policy
 from righttime.catalyst.port import Session
-from righttime.errors import CommitUnknown
 from righttime.settings import Settings
 from righttime.telemetry import get_log
 
@@ -30,34 +29,35 @@ class LazyCommits:
         self._session = session
         self._archive = Archive()
         self._archive_lock = threading.Lock()
-        self._in_doubt: dict[str, list[Content]] = {}  # a lazy commit whose answer did not come
         self._listener = Listener(session, serve=self._serve, poll=self._poll, poll_s=settings.policy_poll_s, lease_s=settings.producer_lease_s)
 
     # -- into the archive --------------------------------------------------------------------------------------------
 
     def _commit_lazily(self, content: dict[str, list[Content]], batch_id: str | None) -> Published:
+        rows = {table: sum(part.rows for part in parts) for table, parts in content.items()}
         with self._archive_lock:
-            try:
-                published = self._session.commit_lazily({table: sum(part.rows for part in parts) for table, parts in content.items()}, batch_id=batch_id)
-            except CommitUnknown:
-                self._in_doubt = content
-                raise
-            self._in_doubt = {}
+            self._keep_made(self._session.made_in_doubt())
+            published = self._session.commit_lazily(rows, batch_id=batch_id, content=content)
             if not published.replayed:
                 self._archive_commit(published, content)
         self._listener.start()
         return published
 
-    def _archive_commit(self, published: Published, content: Mapping[str, list[Content]]) -> None:
+    def _archive_commit(self, published: Published, content: Mapping[str, Sequence[Content]]) -> None:
         for table, parts in content.items():
-            self._archive.add(table, published.commit.time_us, parts)
+            self._archive.add(table, published.commit.time_us, list(parts))
 
-    def _keep_made(self, made: Published) -> None:
+    def _keep_made(self, made: Made | None) -> None:
         """Archive a lazy commit that was rolled back while nobody knew whether it was made: it was, and what is made is delivered."""
+        if made is not None:
+            self._archive_commit(made.published, made.content)
+
+    def _roll_back(self) -> None:
         with self._archive_lock:
-            self._archive_commit(made, self._in_doubt)
-            self._in_doubt = {}
-        self._listener.start()
+            made = self._session.roll_back()
+            self._keep_made(made)
+        if made is not None:
+            self._listener.start()
 
     # -- out of the archive ------------------------------------------------------------------------------------------
 
@@ -87,6 +87,7 @@ class LazyCommits:
     def _taken(self, take: Callable[[], list[Flush]]) -> Iterator[list[Flush]]:
         """Take from the archive for one delivery; if that fails, everything is put back."""
         with self._archive_lock:
+            self._keep_made(self._session.made_in_doubt())
             flushes = take()
             try:
                 yield flushes

@@ -69,6 +69,14 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
+class Made:
+    """A lazy commit that was rolled back while nobody knew of it, and that had been made: its content has to be delivered."""
+
+    published: Published
+    content: Mapping[str, Sequence[Content]]
+
+
+@dataclass(frozen=True, slots=True)
 class Accuracy:
     """The time a query may use; `late` gives the older time of each source that did not deliver, `unknown` says that others may lack too."""
 

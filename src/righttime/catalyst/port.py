@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from righttime.catalyst.messages import Bypass, Content, Flush, Published
+from righttime.catalyst.messages import Bypass, Content, Flush, Made, Published
 from righttime.catalyst.table import VERSIONS
 from righttime.changes.clock import Clock
 from righttime.changes.schema import TableSchema
@@ -40,8 +40,8 @@ class Session(Protocol):
         """Wait until so many more bytes fit into each table's memory, then raise `CatalystFull`; does nothing where `commit` itself waits."""
         ...
 
-    def commit_lazily(self, rows: Mapping[str, int], *, batch_id: str | None) -> Published:
-        """Number a commit whose content stays with the producer; `rows` counts it by table."""
+    def commit_lazily(self, rows: Mapping[str, int], *, batch_id: str | None, content: Mapping[str, Sequence[Content]] | None = None) -> Published:
+        """Number a commit whose `content` stays with the producer; `rows` counts it by table."""
         ...
 
     def commit(self, flushes: Sequence[Flush], content: Mapping[str, Sequence[Content]], *, batch_id: str | None) -> Published:
@@ -60,8 +60,12 @@ class Session(Protocol):
         """Take archives in."""
         ...
 
-    def roll_back(self) -> Published | None:
-        """Drop what is staged. Return a lazy commit whose answer had not come and which turns out to be made: its rows have to be archived."""
+    def roll_back(self) -> Made | None:
+        """Drop what is staged, before anything else happens with the catalyst if it is out of reach now. Return as `made_in_doubt` does."""
+        ...
+
+    def made_in_doubt(self) -> Made | None:
+        """Return a lazy commit whose answer had not come when it was rolled back, once, if it turns out to be made: the catalyst waits for its rows."""
         ...
 
     def known_batch(self, batch_id: str) -> Published | None:

@@ -122,9 +122,7 @@ class Producer(OpenTransaction, LazyCommits, ProducerFace):
         """Drop the open transaction: its rows and its operations."""
         with self._calls:
             self._drop_transaction()
-            made = self._session.roll_back()
-            if made is not None:
-                self._keep_made(made)
+            self._roll_back()
 
     # -- own reads ---------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 In: what a producer's session has to say.
 Out: answers; a new session where the service has forgotten the old one and nothing is lost by it.
 Promise: a letter has one number and is sent under it until it is answered; one that nobody answered stays in doubt and is settled before the next.
+One that is rolled back in doubt is not carried out any more; it is found out whether it had been.
 """
 
 import threading
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from righttime.catalyst.messages import Published
-from righttime.errors import RightTimeError, ServiceUnreachable, SessionLost
+from righttime.errors import AccessDenied, CommitUnknown, RightTimeError, ServiceFailed, ServiceUnreachable, SessionLost
 from righttime.flight.frames import Message, write_frame
 from righttime.flight.records import published_of, published_record
 from righttime.flight.renewals import Renewals
@@ -23,10 +24,16 @@ log = get_log("flight")
 
 Content = tuple[dict[str, Any], Sequence[Any]]
 
+_HARMLESS = frozenset({"session.flush", "session.rollback"})  # what they do twice they have done once: they are never in doubt
+_SESSIONS_MAX = 3  # that may be lost under one letter
+
 
 @dataclass(slots=True)
 class Letter:
-    """One message: `write` makes its content for the session it goes to; `key` tells whether a later call means the same."""
+    """One message: `write` makes its content for the session it goes to; `key` tells whether a later call means the same.
+
+    `unanswered`: it was sent, and nobody has said what became of it. `abandoned`: rolled back meanwhile; `over` once the service knows that, too.
+    """
 
     action: str
     write: Callable[[], Content]
@@ -35,7 +42,17 @@ class Letter:
     sequence: int = 0
     session_id: str = ""
     content: Content | None = field(default=None, repr=False)
+    again: bool = False
+    unanswered: bool = False
+    abandoned: bool = False
+    over: bool = False
     outcome: Message | RightTimeError | None = None
+
+    @property
+    def published(self) -> Published | None:
+        """The commit that this letter turned out to have made."""
+        found = self.outcome.header.get("published") if isinstance(self.outcome, Message) else None
+        return None if found is None else published_of(found)
 
 
 class Recover(Protocol):
@@ -59,19 +76,29 @@ class Letters:
         self._policy = policy
         self._recover = recover
         self._sequence = 0
+        self._anew = False  # the session is new to what was archived for an earlier one
+        self._unstaged = False  # what is staged there is not what should be
         self.lock = threading.RLock()
         self.doubt: Letter | None = None
         self.lost: SessionLost | None = None
-        self.session_id = ""
+        self.session_id = self._opening = ""
         self.source = self._open(source)
 
     def _open(self, source: str | None) -> str:
-        session_id = uuid.uuid4().hex
+        # Under one id until it is answered: a session that was opened unseen would keep the source from us.
+        session_id = self._opening = self._opening or uuid.uuid4().hex
         answer = self._transport.call("session.open", {"session": session_id, "source": source, "policy": self._policy})
         self._renewals.remove(self.session_id)
-        self.session_id, self._sequence = session_id, 0
+        self.session_id, self._sequence, self._opening = session_id, 0, ""
         self._renewals.add_session(session_id)
         return answer.text("source")
+
+    def _reopen(self) -> None:
+        self._open(self.source)
+        self._anew = self._unstaged = True
+        log.info("session.reopened", source=self.source)
+
+    # -- delivery ----------------------------------------------------------------------------------------------------
 
     def send(self, letter: Letter) -> Message:
         """Deliver a letter and return its answer."""
@@ -79,59 +106,116 @@ class Letters:
             self.settle()
             return self._deliver(letter)
 
+    def stage_anew(self) -> None:
+        """Have the next letter find what is staged as the producer knows it, and nothing else."""
+        self._unstaged = True
+
+    def _deliver(self, letter: Letter) -> Message:
+        def deliver() -> Message:
+            known = self._restore(letter)
+            return known if known is not None else self._post(letter)
+
+        try:
+            return self._surviving(deliver)
+        except RightTimeError:
+            if letter.unanswered and letter.action not in _HARMLESS:
+                self.doubt = letter
+            raise
+
+    def _surviving(self, work: Callable[[], Message]) -> Message:
+        """Do what needs a session, in a new one if the service has forgotten it."""
+        for _ in range(_SESSIONS_MAX - 1):
+            try:
+                return work()
+            except SessionLost:
+                if self.lost is not None:
+                    raise
+                self._reopen()
+        return work()
+
+    def _restore(self, letter: Letter) -> Message | None:
+        """Bring the session to where the producer is, from the beginning if that was interrupted; return the answer if the letter has arrived before."""
+        if self._anew:
+            known = self.known_batch(letter.batch_id) if letter.batch_id is not None and letter.action != "session.lazy" else None
+            if known is not None:
+                letter.unanswered = False
+                return Message({"published": published_record(known)})
+            stake = self._recover.at_stake()
+            if stake is not None:
+                self.lost = SessionLost(source=self.source, lost=stake)
+                self.close()
+                raise self.lost
+            self._anew = False
+        if self._unstaged:
+            for each in [_rollback(), *self._recover.staged()]:
+                self._post(each)
+            self._unstaged = False
+        return None
+
+    def _post(self, letter: Letter) -> Message:
+        if letter.session_id != self.session_id or letter.content is None:
+            letter.content = letter.write()
+            letter.again = letter.unanswered  # it may have been carried out in an earlier session, or under an earlier number
+            self._sequence += 1
+            letter.session_id, letter.sequence = self.session_id, self._sequence
+        header, parts = letter.content
+        header = {**header, "session": letter.session_id, "sequence": letter.sequence, "again": letter.again}
+        frame = write_frame(header, parts, bytes_max=self._transport.message_bytes_max)
+        letter.unanswered = True
+        try:
+            answer = self._transport.send(letter.action, frame)
+        except (ServiceUnreachable, SessionLost, AccessDenied):
+            raise  # whatever an earlier attempt of it has met
+        except (CommitUnknown, ServiceFailed):
+            letter.content = None  # the service does not know it either, and under this number it would say so for ever
+            raise
+        except RightTimeError:
+            letter.unanswered = False
+            raise
+        letter.unanswered = False
+        return answer
+
+    # -- in doubt ----------------------------------------------------------------------------------------------------
+
     def settle(self) -> Letter | None:
         """Find out what became of a letter that nobody answered; it stays until somebody takes it."""
         with self.lock:
             if self.lost is not None:
                 raise self.lost
             doubt = self.doubt
-            if doubt is not None and doubt.outcome is None:
+            if doubt is None:
+                return None
+            if doubt.abandoned and not doubt.over:
+                self._give_up(doubt)
+            elif doubt.outcome is None:
                 try:
                     doubt.outcome = self._deliver(doubt)
-                except (ServiceUnreachable, SessionLost):
-                    raise
                 except RightTimeError as error:
+                    if doubt.unanswered:
+                        raise
                     doubt.outcome = error
             return doubt
 
-    def _deliver(self, letter: Letter) -> Message:
-        try:
-            return self._post(letter)
-        except SessionLost:
-            return self._deliver_anew(letter)
-        except ServiceUnreachable:
-            if letter.action != "session.flush":  # what was flushed before is flushed again without harm
-                self.doubt = letter
-            raise
+    def abandon(self) -> None:
+        """Roll back. What nobody answered is not carried out from now on; until the service has heard of that, nothing else happens there."""
+        with self.lock:
+            if self.doubt is None:
+                self.doubt = _rollback()
+            self.doubt.abandoned = True
 
-    def _post(self, letter: Letter, *, again: bool = False) -> Message:
-        if letter.session_id != self.session_id or letter.content is None:
-            self._sequence += 1
-            letter.session_id, letter.sequence = self.session_id, self._sequence
-            letter.content = letter.write()
-        header, parts = letter.content
-        header = {**header, "session": letter.session_id, "sequence": letter.sequence, "again": again}
-        return self._transport.send(letter.action, write_frame(header, parts, bytes_max=self._transport.message_bytes_max))
-
-    def _deliver_anew(self, letter: Letter) -> Message:
-        """Go on in a new session, if nothing of this producer was only in the old one, or if the letter had arrived there."""
-        self._open(self.source)
-        log.info("session.reopened", source=self.source)
-        known = self.known_batch(letter.batch_id) if letter.batch_id is not None and letter.action != "session.lazy" else None
-        if known is not None:
-            return Message({"published": published_record(known)})
-        stake = self._recover.at_stake()
-        if stake is not None:
-            self.lost = SessionLost(source=self.source, lost=stake)
-            self.close()
-            raise self.lost
-        for staged in self._recover.staged():
-            self._post(staged)
-        return self._post(letter, again=True)
+    def _give_up(self, doubt: Letter) -> None:
+        sent_to = doubt.session_id
+        self._deliver(_rollback())  # a later number: if the letter is still on its way, it comes too late
+        if doubt.outcome is None:
+            known = self.known_batch(doubt.batch_id) if doubt.batch_id is not None else None
+            if known is not None and doubt.action == "session.lazy" and sent_to != self.session_id:
+                known = None  # announced to a session that is gone, which has noted the rows as lost
+            doubt.outcome = Message({} if known is None else {"published": published_record(known)})
+        doubt.over = True
 
     def known_batch(self, batch_id: str) -> Published | None:
         """Ask what this source committed under a batch id."""
-        answer = self._transport.call("session.batch", {"session": self.session_id, "batch": batch_id})
+        answer = self._surviving(lambda: self._transport.call("session.batch", {"session": self.session_id, "batch": batch_id}))
         found = answer.header.get("published")
         return None if found is None else published_of(found)
 
@@ -143,3 +227,7 @@ class Letters:
             self._transport.call("session.close", {"session": self.session_id, "sequence": self._sequence})
         except (ServiceUnreachable, SessionLost) as error:
             log.info("session.left", source=self.source, code=error.code)
+
+
+def _rollback() -> Letter:
+    return Letter("session.rollback", lambda: ({}, ()))

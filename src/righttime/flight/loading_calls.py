@@ -14,7 +14,7 @@ from righttime.catalyst.local import LocalSession
 from righttime.catalyst.messages import Bypass, Flush, Published
 from righttime.catalyst.port import Session, checked_source
 from righttime.changes.schema import TableSchema
-from righttime.errors import BadMessage, SessionLost, UnknownTable
+from righttime.errors import BadMessage, NotStored, SessionLost, UnknownTable
 from righttime.flight.access import Grant
 from righttime.flight.contents import ContentReader
 from righttime.flight.frames import Message, typed
@@ -159,7 +159,11 @@ class LoadingCalls:
         bypass, store = self.bypass_of(session, message.header.get("bypass")), message.flag("store")
 
         def commit(batch_id: str) -> Published:
-            published = session.local.commit_durably(bypass, store=store, batch_id=batch_id)
+            try:
+                published = session.local.commit_durably(bypass, store=store, batch_id=batch_id)
+            except NotStored:
+                self._drop_all(session)  # it is committed
+                raise
             self._drop_all(session)
             return published
 

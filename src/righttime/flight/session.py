@@ -8,30 +8,24 @@ Promise: as `port.Session`; a commit happens at most once, and one whose outcome
 import itertools
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from righttime.catalyst.messages import Bypass, Content, Flush, Published
-from righttime.changes.rows import table_of
+from righttime.catalyst.messages import Bypass, Content, Flush, Made, Published
 from righttime.changes.schema import TableSchema
-from righttime.errors import CommitUnknown, ProducerClosed, ServiceUnreachable, SessionLost
+from righttime.errors import AccessDenied, CommitUnknown, NotStored, ProducerClosed, RightTimeError, ServiceFailed, ServiceUnreachable, SessionLost
 from righttime.flight.contents import ContentWriter
+from righttime.flight.doubts import COMMITS, LOGGED, MEMORY, STORED, Debts, Meant, commit_made, counts, total
 from righttime.flight.frames import Message, typed
 from righttime.flight.letters import Letter, Letters
 from righttime.flight.records import published_of
 from righttime.flight.renewals import Renewals
+from righttime.flight.staging import bypass_batches, remove_files
 from righttime.flight.transport import Transport
 from righttime.telemetry import get_log
 
 log = get_log("flight")
-
-_UPLOAD_ROWS = 1 << 16
-_COMMITS = ("session.lazy", "session.commit", "session.durable")
 
 
 class RemoteSession:
@@ -40,7 +34,7 @@ class RemoteSession:
     def __init__(self, transport: Transport, renewals: Renewals, *, schemas: Mapping[str, TableSchema], source: str | None, policy: str) -> None:
         self._transport = transport
         self._schemas = schemas
-        self._debts = _Debts()
+        self._debts = Debts()
         self._rooms = threading.local()
         self._polls = itertools.count(1)
         self._batches = itertools.count(1)
@@ -71,57 +65,70 @@ class RemoteSession:
         """Ask for room with the next message; the service waits, and refuses the message if there is none."""
         self._rooms.sizes = dict(sizes)
 
-    def commit_lazily(self, rows: Mapping[str, int], *, batch_id: str | None) -> Published:
-        def lazily() -> Published:
-            answer = self._send("session.lazy", lambda: ({"rows": dict(rows), "batch": used}, ()), key=dict(rows), batch_id=used)
-            return self._published(answer, given=batch_id)
-
-        used = batch_id or self._next_batch()
+    def commit_lazily(self, rows: Mapping[str, int], *, batch_id: str | None, content: Mapping[str, Sequence[Content]] | None = None) -> Published:
         with self._letters.lock:
-            earlier = self._earlier(dict(rows))
-            # One that went the other way has its rows there already: nothing is left to archive.
-            published = lazily() if earlier is None else earlier[1] if earlier[0] == "session.lazy" else replace(earlier[1], replayed=True)
+            meant = self._meant(rows, batch_id, MEMORY, content)
+            earlier = self._earlier(meant)
+            if earlier is None:
+                used = batch_id or self._next_batch()
+                answer = self._send("session.lazy", lambda: ({"rows": dict(rows), "batch": used}, ()), key=meant, batch_id=used)
+                published = self._published(answer, given=batch_id)
+            else:
+                # One that went the other way has its rows there already: nothing is left to archive.
+                published = earlier[1] if earlier[0] == "session.lazy" else replace(earlier[1], replayed=True)
+            self._end_transaction()
             if not published.replayed:
                 self._debts.archived |= {table for table, count in rows.items() if count}
             return published
 
     def commit(self, flushes: Sequence[Flush], content: Mapping[str, Sequence[Content]], *, batch_id: str | None) -> Published:
-        rows = {table: sum(part.rows for part in parts) for table, parts in content.items()}
         with self._letters.lock:
-            earlier = self._earlier(rows)
-            if earlier is not None:
-                if earlier[0] == "session.lazy":
-                    self.flush(_with_commit(flushes, earlier[1].commit.time_us, content))
-                return earlier[1]
-            used = batch_id or self._next_batch()
-            answer = self._send("session.commit", self._content_writer(flushes, content, batch=used), key=rows, batch_id=used)
-            self._flushed(flushes)
-            self._debts.stages.clear()
-            return self._published(answer, given=batch_id)
-
-    def commit_durably(self, bypass: Mapping[str, Bypass], *, store: bool, batch_id: str | None) -> Published:
-        key = {table: part.rows for table, part in bypass.items()}
-        with self._letters.lock:
-            earlier = self._earlier(key)
+            meant = self._meant(counts(content), batch_id, MEMORY)
+            earlier = self._earlier(meant)
             if earlier is None:
                 used = batch_id or self._next_batch()
-                write = self._bypass_writer(bypass, store, used)
-                earlier = "", self._published(self._send("session.durable", write, key=key, batch_id=used), given=batch_id)
-            self._debts.stages.clear()
-            for part in bypass.values():
-                remove_files(file.path for file in part.files)
+                answer = self._send("session.commit", self._content_writer(flushes, content, batch=used), key=meant, batch_id=used)
+                self._flushed(flushes)
+                published = self._published(answer, given=batch_id)
+            else:
+                action, published = earlier
+                self.flush(_with_commit(flushes, published.commit.time_us, content) if action == "session.lazy" else flushes)
+            self._end_transaction()
+            return published
+
+    def commit_durably(self, bypass: Mapping[str, Bypass], *, store: bool, batch_id: str | None) -> Published:
+        with self._letters.lock:
+            meant = self._meant({table: part.rows for table, part in bypass.items()}, batch_id, STORED if store else LOGGED)
+            try:
+                earlier = self._earlier(meant)
+                if earlier is None:
+                    used = batch_id or self._next_batch()
+                    answer = self._send("session.durable", self._bypass_writer(bypass, store, used), key=meant, batch_id=used)
+                    earlier = "", self._published(answer, given=batch_id)
+            except NotStored:
+                self._end_durably(bypass)  # it is committed
+                raise
+            self._end_durably(bypass)
             return earlier[1]
 
+    def _end_durably(self, bypass: Mapping[str, Bypass]) -> None:
+        self._end_transaction()
+        for part in bypass.values():
+            remove_files(file.path for file in part.files)
+
     def stage(self, flushes: Sequence[Flush], content: Mapping[str, Sequence[Content]]) -> None:
-        rows = {table: sum(part.rows for part in parts) for table, parts in content.items()}
+        rows = counts(content)
         with self._letters.lock:
             if not flushes and not any(rows.values()):
                 return
-            if not self._staged_before(rows):
-                self._send("session.stage", self._content_writer(flushes, content), key=rows)
+            meant = self._meant(rows, None, MEMORY)
+            if self._there_already(meant):
+                self.flush(flushes)
+            else:
+                self._send("session.stage", self._content_writer(flushes, content), key=meant)
                 self._flushed(flushes)
             if any(rows.values()):
-                self._debts.stages.append(self._content_writer((), content))
+                self._debts.stages.append((self._content_writer((), content), rows))
 
     def flush(self, flushes: Sequence[Flush]) -> None:
         with self._letters.lock:
@@ -129,88 +136,107 @@ class RemoteSession:
                 self._send("session.flush", self._content_writer(flushes, {}))
                 self._flushed(flushes)
 
-    def roll_back(self) -> Published | None:
-        """Drop what is staged. If the service is out of reach, it is dropped before anything else happens there.
-
-        A lazy commit in doubt that did happen is returned: the service waits for its rows, and without them for none that come later.
-        """
-        made: Published | None = None
+    def roll_back(self) -> Made | None:
         with self._letters.lock:
+            if self._debts.stages or self._letters.doubt is not None:
+                self._debts.stages.clear()  # gone either way: a new session need not have it
+                self._letters.abandon()
             try:
-                doubt = self._letters.settle()
-                if doubt is not None and doubt.action in _COMMITS and isinstance(doubt.outcome, Message):
-                    published = published_of(doubt.outcome.header.get("published"))
-                    log.warning("commit.had_happened", source=self.source, commit=published.commit.number)
-                    if doubt.action == "session.lazy" and isinstance(doubt.key, dict):
-                        made = published
-                        self._debts.archived |= {table for table, count in doubt.key.items() if count}
-                self._letters.doubt = None
-                if self._debts.stages or doubt is not None:
-                    self._debts.stages.clear()  # gone either way: a new session need not have it
-                    self._send("session.rollback", lambda: ({}, ()))
-            except (ServiceUnreachable, SessionLost) as error:
+                return self.made_in_doubt()
+            except (ServiceUnreachable, SessionLost, AccessDenied) as error:
                 log.info("rollback.left", source=self.source, code=error.code)
-            self._debts.stages.clear()
-        return made
+                return None
+
+    def made_in_doubt(self) -> Made | None:
+        with self._letters.lock:
+            if self._letters.doubt is None or not self._letters.doubt.abandoned:
+                return None
+            doubt = self._letters.settle()
+            assert doubt is not None
+            self._letters.doubt = None
+            if commit_made(doubt) is None:
+                return None
+            log.warning("commit.had_happened", source=self.source, commit=commit_made(doubt))
+            if doubt.action != "session.lazy":
+                return None
+            assert isinstance(doubt.key, Meant) and doubt.key.content is not None and doubt.published is not None
+            self._debts.archived |= set(doubt.key.rows)
+            return Made(doubt.published, doubt.key.content)
 
     def known_batch(self, batch_id: str) -> Published | None:
         with self._letters.lock:
             self._letters.settle()
-            try:
-                return self._letters.known_batch(batch_id)
-            except SessionLost:
-                self._send("session.rollback", lambda: ({}, ()))  # opens a new session, or says what is lost
-                return self._letters.known_batch(batch_id)
+            return self._letters.known_batch(batch_id)
+
+    def _end_transaction(self) -> None:
+        self._debts.stages.clear()
+        self._letters.doubt = None
 
     # -- in doubt ----------------------------------------------------------------------------------------------------
 
-    def _earlier(self, key: object) -> tuple[str, Published] | None:
-        """Return the commit whose answer never came, if it happened and this call means the same; None if it did not happen."""
-        doubt = self._letters.settle()
+    def _meant(self, rows: Mapping[str, int], batch_id: str | None, safety: int, content: Mapping[str, Sequence[Content]] | None = None) -> Meant:
+        return Meant(total([rows, *(staged for _, staged in self._debts.stages)]), batch_id, safety, content)
+
+    def _earlier(self, meant: Meant) -> tuple[str, Published] | None:
+        """Return the commit whose answer never came, if it happened and this call means the same; it stays in doubt until the call has ended."""
+        try:
+            doubt = self._letters.settle()
+        except ServiceUnreachable as error:
+            raise self._unknown(error) from error
         if doubt is None:
             return None
-        if doubt.action not in _COMMITS or not isinstance(doubt.outcome, Message):
+        number = commit_made(doubt)
+        if number is None:
             self._letters.doubt = None
             if doubt.action == "session.stage" and isinstance(doubt.outcome, Message):
-                self._unstage()  # the commit brings those rows itself
+                self._letters.stage_anew()  # the commit brings those rows itself
             return None
-        published = published_of(doubt.outcome.header.get("published"))
-        if doubt.key != key:
-            reason = f"commit {published.commit.number} did happen, without what came into the transaction after it"
-            raise CommitUnknown(source=self.source, reason=reason)
-        self._letters.doubt = None
-        return doubt.action, replace(published, replayed=False)
+        assert isinstance(doubt.key, Meant)
+        missing = doubt.key.lacks(meant)
+        if missing is not None:
+            raise CommitUnknown(source=self.source, reason=f"commit {number} did happen, {missing}")
+        if doubt.published is None:
+            assert isinstance(doubt.outcome, NotStored)
+            raise doubt.outcome
+        return doubt.action, replace(doubt.published, replayed=False)
 
-    def _staged_before(self, key: object) -> bool:
-        """Tell whether rows are staged that nobody knew of; where the transaction has grown since, they are dropped to be staged anew."""
+    def _there_already(self, meant: Meant) -> bool:
+        """Tell whether rows to be staged are with the service, unseen; where the transaction has grown since, they are dropped to be staged anew."""
         doubt = self._letters.settle()
-        if doubt is None or doubt.action != "session.stage":
+        if doubt is None:
             return False
+        assert isinstance(doubt.key, Meant)
+        same = doubt.key.rows == meant.rows
+        number = commit_made(doubt)
+        if number is not None:
+            if doubt.action == "session.lazy" or not same:
+                raise CommitUnknown(source=self.source, reason=f"commit {number} did happen, and takes no more rows")
+            return True  # committed even, which the next commit will find
         self._letters.doubt = None
-        if not isinstance(doubt.outcome, Message):
-            return False
-        if doubt.key == key:
-            return True
-        self._unstage()
-        return False
-
-    def _unstage(self) -> None:
-        """Take back what was staged unseen, which takes everything back; stage again what was known to be there."""
-        self._send("session.rollback", lambda: ({}, ()))
-        for letter in self._debts.staged():
-            self._letters.send(letter)
+        there = doubt.action == "session.stage" and isinstance(doubt.outcome, Message)
+        if there and not same:
+            self._letters.stage_anew()
+        return there and same
 
     # -- letters -----------------------------------------------------------------------------------------------------
 
-    def _send(self, action: str, write: Callable[[], Any], *, key: object = None, batch_id: str | None = None) -> Message:
+    def _send(self, action: str, write: Callable[[], Any], *, key: Meant | None = None, batch_id: str | None = None) -> Message:
         if self._ended.is_set():
             raise ProducerClosed(source=self.source)
+        letter = Letter(action, write, key=key, batch_id=batch_id)
         try:
-            return self._letters.send(Letter(action, write, key=key, batch_id=batch_id))
-        except ServiceUnreachable as error:
-            if action in _COMMITS:
-                raise CommitUnknown(source=self.source, reason=f"{error.context['target']} did not answer for {error.context['waited_s']:.1f} s") from error
+            return self._letters.send(letter)
+        except (CommitUnknown, SessionLost, AccessDenied, ServiceFailed):
             raise
+        except RightTimeError as error:
+            if letter.unanswered and action in COMMITS:
+                raise self._unknown(error) from error
+            raise
+
+    def _unknown(self, error: RightTimeError) -> CommitUnknown:
+        away = isinstance(error, ServiceUnreachable)
+        reason = f"{error.context['target']} did not answer for {error.context['waited_s']:.1f} s" if away else f"no new session ({error})"
+        return CommitUnknown(source=self.source, reason=reason)
 
     def _content_writer(self, flushes: Sequence[Flush], content: Mapping[str, Sequence[Content]], **more: Any) -> Callable[[], Any]:
         room = self._rooms.__dict__.pop("sizes", {})
@@ -235,7 +261,7 @@ class RemoteSession:
             upload_id = uuid.uuid4().hex
             schema = self._schemas[table]
             header = {"session": self.session_id, "table": table, "upload": upload_id}
-            self._transport.upload(header, schema.columns, lambda part=part, schema=schema: _batches(part, schema))  # type: ignore[misc]
+            self._transport.upload(header, schema.columns, lambda part=part, schema=schema: bypass_batches(part, schema))  # type: ignore[misc]
             uploads[table] = [upload_id]
         return uploads
 
@@ -277,44 +303,8 @@ class RemoteSession:
                 self._letters.close()
 
 
-class _Debts:
-    """What is only between this producer and its session: commits that are archived here, and the open transaction as it was staged."""
-
-    def __init__(self) -> None:
-        self.archived: set[str] = set()
-        self.stages: list[Callable[[], Any]] = []
-
-    def at_stake(self) -> str | None:
-        """Say what a forgotten session takes along; what is staged is kept here until its commit, to be staged again."""
-        if not self.archived:
-            return None
-        return f"commits that were acknowledged and not flushed are lost (tables {', '.join(sorted(self.archived))})"
-
-    def staged(self) -> list[Letter]:
-        return [Letter("session.stage", write) for write in self.stages]
-
-
 def _with_commit(flushes: Sequence[Flush], time_us: int, content: Mapping[str, Sequence[Content]]) -> list[Flush]:
     """Return flushes that also deliver a commit which was made lazily."""
     before = {flush.table: list(flush.commits) for flush in flushes}
     tables = [*before, *(table for table, parts in content.items() if parts and table not in before)]
     return [Flush(table, [*before.get(table, []), *([(time_us, content[table])] if content.get(table) else [])], None) for table in tables]
-
-
-def _batches(part: Bypass, schema: TableSchema) -> Iterator[pa.RecordBatch]:
-    yield from table_of(part.chunks, schema.columns).to_batches(max_chunksize=_UPLOAD_ROWS)
-    for file in part.files:
-        with pq.ParquetFile(file.path) as source:
-            for batch in source.iter_batches(batch_size=_UPLOAD_ROWS):
-                yield pa.RecordBatch.from_arrays(
-                    [batch.column(name).cast(schema.columns.field(name).type) for name in schema.columns.names], schema=schema.columns
-                )
-
-
-def remove_files(paths: Iterator[str]) -> None:
-    """Remove files of this client."""
-    for path in paths:
-        try:
-            Path(path).unlink(missing_ok=True)
-        except OSError as error:
-            log.info("file.left", path=path, error=repr(error))

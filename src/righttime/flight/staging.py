@@ -8,7 +8,7 @@ Promise: the folder goes with the client; rows that executors elsewhere would wr
 import shutil
 import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,19 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from righttime.catalyst.messages import Bypass
+from righttime.changes.rows import table_of
 from righttime.changes.schema import TableSchema
 from righttime.errors import SqlRefused
 from righttime.pipeline.spark import SparkOwner
 from righttime.pipeline.translate import quiet
 from righttime.settings import Settings
+from righttime.telemetry import get_log
 from righttime.warehouse.store import DataFile
+
+log = get_log("flight")
+
+_UPLOAD_ROWS = 1 << 16
 
 
 class Staging:
@@ -62,3 +69,23 @@ class Staging:
         """Remove everything."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def bypass_batches(part: Bypass, schema: TableSchema) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one table that go past the catalyst."""
+    yield from table_of(part.chunks, schema.columns).to_batches(max_chunksize=_UPLOAD_ROWS)
+    for file in part.files:
+        with pq.ParquetFile(file.path) as source:
+            for batch in source.iter_batches(batch_size=_UPLOAD_ROWS):
+                yield pa.RecordBatch.from_arrays(
+                    [batch.column(name).cast(schema.columns.field(name).type) for name in schema.columns.names], schema=schema.columns
+                )
+
+
+def remove_files(paths: Iterator[str]) -> None:
+    """Remove files of this client."""
+    for path in paths:
+        try:
+            Path(path).unlink(missing_ok=True)
+        except OSError as error:
+            log.info("file.left", path=path, error=repr(error))
