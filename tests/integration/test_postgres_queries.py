@@ -12,6 +12,7 @@ import pytest
 
 import righttime as rt
 from righttime.errors import AnswerTooLarge, SqlFailedInDatabase, SqlRefused, UnknownTable, WarehouseClosed
+from righttime.query import postgres_hot
 from righttime.query.postgres_queries import PostgresQueries, is_postgres_query
 from righttime.service import Engine
 from tests.support.postgres import TempPostgres
@@ -228,6 +229,52 @@ def test_a_killed_session_begins_anew(url: str, warehouse: rt.Warehouse, queries
     with psycopg.connect(url, autocommit=True) as other:
         other.execute("SELECT pg_terminate_backend(%s, 5000)", (queries._connection.info.backend_pid,))
     assert rows(queries, "SELECT count(*) FROM sale") == [(1,)]
+
+
+def test_hot_rows_come_once_after_a_query_that_was_interrupted(warehouse: rt.Warehouse, queries: PostgresQueries, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C when the session has the rows already, before that is noted: the next query of the connection does not send them again."""
+    producer = warehouse.producer()
+    producer.insert("sale", (1, 1, None))
+    producer.commit()
+    rows(queries, "SELECT 1")
+    connection = queries._connection
+    assert connection is not None
+    execute = connection.execute
+
+    def interrupted(query: Any, *arguments: Any) -> Any:
+        done = execute(query, *arguments)
+        if query == "COMMIT":
+            raise KeyboardInterrupt
+        return done
+
+    monkeypatch.setattr(connection, "execute", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rows(queries, "SELECT count(*) FROM sale")
+    monkeypatch.undo()
+    assert rows(queries, "SELECT count(*) FROM sale") == [(1,)]
+
+
+def test_cleaning_up_in_a_session_is_no_part_of_an_answer(warehouse: rt.Warehouse, queries: PostgresQueries, monkeypatch: pytest.MonkeyPatch) -> None:
+    """VACUUM and ANALYZE of one table may fail, after the answer is there: it is given, and rows of no table come twice."""
+    warehouse.create_table("item", "sku INT")
+    producer = warehouse.producer()
+    producer.insert("sale", (1, 1, None))
+    producer.insert("item", (1,))
+    producer.commit()
+    rows(queries, "SELECT 1")
+    connection = queries._connection
+    assert connection is not None
+    execute = connection.execute
+
+    def cancelled(query: Any, *arguments: Any) -> Any:
+        if "ANALYZE" in str(query):
+            raise psycopg.errors.QueryCanceled("canceling statement due to user request")
+        return execute(query, *arguments)
+
+    monkeypatch.setattr(postgres_hot, "_VACUUM_ROWS", 0)
+    monkeypatch.setattr(connection, "execute", cancelled)
+    for _ in range(2):
+        assert rows(queries, "SELECT (SELECT count(*) FROM item), (SELECT count(*) FROM sale)") == [(1, 1)]
 
 
 def test_answers_have_types_and_a_bound(warehouse: rt.Warehouse, queries: PostgresQueries) -> None:

@@ -101,9 +101,13 @@ class HotTable:
         self._copy(connection, self._rows(parts if len(new) else [], new, own, own_ids))
         return Kept(np.concatenate([own_ids[::-1], visible]), gone)
 
-    def keep(self, connection: Connection, kept: Kept) -> None:
-        """Note what the tables hold; clean up after many changes, which nobody else can do in a temporary table."""
+    def keep(self, kept: Kept) -> None:
+        """Note what the tables hold."""
         self._kept = kept
+
+    def clean(self, connection: Connection) -> None:
+        """Clean up after many changes, which nobody else can do in a temporary table."""
+        kept = self._kept
         if self._removed > _VACUUM_ROWS + len(kept.ids) + len(kept.gone):
             connection.execute(sql.SQL("VACUUM (ANALYZE) {}, {}").format(self._hot, self._gone))
             self._removed, self._analysed = 0, len(kept.ids)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,7 +21,7 @@ from psycopg import sql
 from righttime.catalyst.producer import OwnRows
 from righttime.changes.schema import TableSchema
 from righttime.errors import DatabaseUnreachable, SqlFailedInDatabase, SqlRefused, UnknownTable, WarehouseClosed
-from righttime.ledger.postgres_connect import Address, Connection, connect, is_lost, run, set_up
+from righttime.ledger.postgres_connect import Address, Connection, connect, first_line, is_lost, run, set_up
 from righttime.query.answer import Answer
 from righttime.query.consumer import Consumer
 from righttime.query.contract import Contract
@@ -33,7 +33,10 @@ from righttime.query.question import SqlAnswers
 from righttime.query.snapshot import Snapshots, TableSnapshot
 from righttime.query.stored import HeldTables, read_files
 from righttime.settings import Settings
+from righttime.telemetry import get_log
 from righttime.warehouse.store import DataFile
+
+log = get_log("postgres")
 
 _SEARCH_PATH = "SET search_path = pg_temp, pg_catalog; SET cursor_tuple_fraction = 1"
 # Views and materialized views, at any depth, that stand on one of the named tables.
@@ -225,14 +228,28 @@ class PostgresQueries(SqlAnswers):
             connection.execute(begin)
             kept = {name: self._fill(connection, name, table) for name, table in tables.items()}
             rows = self._collected(connection, statement, parameters)
-            connection.execute("COMMIT")
         except BaseException:
             if not connection.closed:
                 connection.execute("ROLLBACK")
             raise
-        for name, content in kept.items():
-            self._tables[name].keep(connection, content)
+        try:
+            connection.execute("COMMIT")
+            for name, content in kept.items():
+                self._tables[name].keep(content)
+        except BaseException:
+            # Nobody knows what the temporary tables hold now, and what is sent twice would be answered twice.
+            self._forget()
+            raise
+        self._clean(connection, tables)
         return rows
+
+    def _clean(self, connection: Connection, tables: Iterable[str]) -> None:
+        """Clean up in the session. The answer is there, so a failure is none of the query's."""
+        try:
+            for name in tables:
+                self._tables[name].clean(connection)
+        except psycopg.Error as error:
+            log.info("session.not_cleaned", reason=first_line(error))
 
     def _fill(self, connection: Connection, name: str, table: TableSnapshot) -> Kept:
         files = read_files(table.schema, [self._path_of(table.schema, file) for file in table.own.files], {})
