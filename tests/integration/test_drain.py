@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from righttime.errors.flows import ExpectationFailed, KeyTwice, LookupFailed, StepFailed, TooManyDeadLetters
+from righttime.flows.letters import LetterBook
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.spans import Spans
 from righttime.pipeline.spark import SparkOwner
@@ -514,6 +515,32 @@ def test_two_rows_of_one_key_are_an_error(child: SparkSession) -> None:
     assert caught.value.context["job"] == 2 and caught.value.context["key"] == {"id": 7}
 
 
+def test_rows_without_a_key_are_dead_letters_however_many_they_are(compiled: SparkSession) -> None:
+    """They are not rows of one key: each is a letter by itself, and goes by itself. Rows with a key twice are an error as ever."""
+    flow = Flow("nulls")
+    flow.stream("s").select(id="a", c="cast(b AS DOUBLE)").into("t", keys=["id"])
+    bench = simple(compiled, flow)
+    bench.put("s", 1, {"id": 1, "a": None, "b": 1}, {"id": 2, "a": None, "b": 2}, {"id": 3, "a": 7, "b": 3}, {"id": 4, "a": None, "b": 2})
+    bench.take("s", 2, {"id": 1})
+    bench.put("s", 3, {"id": 2, "a": 8, "b": 2})
+    bench.take("s", 3, {"id": 4})
+
+    assert [ids(bench.drain(horizon)[0]["t"]) for horizon in (1, 2, 3)] == [[(7, 3.0)], [(7, 3.0)], [(7, 3.0), (8, 2.0)]]
+    letters = sorted((letter["job"], letter["row"], letter["weight"], letter["origin"]) for letter in dead_letters(bench.results))
+    line = str(flow.targets[0].origin)
+    one, two = '{"id":null,"c":1.0}', '{"id":null,"c":2.0}'
+    assert letters == [(1, one, 1, line), (1, two, 2, line), (2, one, -1, line), (3, two, -2, line)]
+    book = LetterBook("nulls", {"into_t": ["id"]}, letters_max=3)
+    kept = []
+    for result in bench.results:
+        book.take(result.dead_letters, result.targets, {})
+        kept.append(len(book))
+    assert kept == [2, 1, 0]
+    bench.put("s", 4, {"id": 5, "a": 7, "b": 1})
+    with pytest.raises(KeyTwice):
+        bench.run(4)
+
+
 def test_a_null_where_the_table_has_none_is_a_dead_letter(compiled: SparkSession) -> None:
     """The key of a table cannot be null; the row is reported and the others go on."""
     flow = Flow("nulls")
@@ -523,7 +550,7 @@ def test_a_null_where_the_table_has_none_is_a_dead_letter(compiled: SparkSession
     bench.take("s", 2, {"id": 1})
 
     assert [ids(bench.drain(horizon)[0]["t"]) for horizon in (1, 2)] == [[(7, 2.0)], [(7, 2.0)]]
-    assert [(letter["job"], letter["weight"], letter["step"]) for letter in dead_letters(bench.results)] == [(1, 1, "into_t"), (2, -1, "into_t")]
+    assert [(letter["job"], letter["weight"], letter["step"]) for letter in dead_letters(bench.results)] == [(1, 1, "into_t.keys"), (2, -1, "into_t.keys")]
 
 
 def test_a_bad_version_of_a_row_ends_the_good_one(child: SparkSession) -> None:

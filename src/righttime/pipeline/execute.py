@@ -36,6 +36,7 @@ from righttime.telemetry import get_log
 log = get_log("drain")
 
 NOT_FOUND = "the look-up has no row with this key"
+_NULL = "a null in a NOT NULL column of table {!r}"
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,9 @@ class _Results:
         missing = [letter for output, table in found if output.kind == "dead_letter" for letter in self._missing(output, table)]
         targets = {}
         for output, table in found:
-            if output.kind == "target":
+            if output.kind == "no_key":
+                missing += self._without_key(output.step, table)
+            elif output.kind == "target":
                 targets[output.step], unstorable = self._storable(output.step, table)
                 missing += unstorable
         failed.take(missing)
@@ -196,7 +199,7 @@ class _Results:
 
     def _storable(self, name: str, lines: pa.Table) -> tuple[pa.Table, list[DeadLetter]]:
         """Return the lines as the table takes them, and as dead letters those with nulls where it has none; a bad row still ends the one before it."""
-        target = next(target for target in self._analysed.flow.targets if target.table == name)
+        target = self._target(name)
         self._check_clash(target, lines)
         fitted = self._fitted(target, lines)
         schema = self._analysed.tables[name]
@@ -224,8 +227,16 @@ class _Results:
         fields = [lines.schema.field(JOB), lines.schema.field(OPERATION), *(field.with_nullable(True) for field in schema)]
         return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
+    def _without_key(self, name: str, table: pa.Table) -> list[DeadLetter]:
+        """Return the rows without a key as dead letters; not as those of the step itself, of which each key has one."""
+        origin, reason = str(self._target(name).origin), _NULL.format(name)
+        return [DeadLetter(f"into_{name}.keys", origin, reason, row[JOB], row[WEIGHT], row[ROW]) for row in _summed(table).to_pylist()]
+
+    def _target(self, name: str) -> Target:
+        return next(target for target in self._analysed.flow.targets if target.table == name)
+
     def _unstorable(self, target: Target, lines: pa.Table) -> list[DeadLetter]:
-        reason = f"a null in a NOT NULL column of table {target.table!r}"
+        reason = _NULL.format(target.table)
         found = []
         for line in lines.to_pylist():
             job, operation = line.pop(JOB), line.pop(OPERATION)
@@ -244,8 +255,14 @@ class _Results:
 
 def _net(table: pa.Table) -> pa.Table:
     """Return the rows that are there after their job, with how often."""
-    net = table.group_by([JOB, ROW]).aggregate([(WEIGHT, "sum")]).rename_columns([JOB, ROW, WEIGHT])
+    net = _summed(table)
     return net.filter(pc.greater(net.column(WEIGHT), 0))
+
+
+def _summed(table: pa.Table) -> pa.Table:
+    """Return the rows that a job brings or takes, with how often."""
+    net = table.group_by([JOB, ROW]).aggregate([(WEIGHT, "sum")]).rename_columns([JOB, ROW, WEIGHT])
+    return net.filter(pc.not_equal(net.column(WEIGHT), 0))
 
 
 def _example(table: pa.Table, job: int) -> str:

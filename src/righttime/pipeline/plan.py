@@ -82,16 +82,19 @@ class Trusting:
 
 @dataclass(frozen=True)
 class Output:
-    """One thing that a drain gives. `step` is the id of the step, or the table of a target; `part` names a part of its state."""
+    """One thing that a drain gives. `step` is the id of the step, or the table of a target; `part` names a part of its state.
 
-    kind: Literal["target", "state", "dead_letter", "expectation"]
+    `no_key`: rows for a target that have a null in their key.
+    """
+
+    kind: Literal["target", "state", "dead_letter", "expectation", "no_key"]
     step: str
     part: str
     frame: Frame
 
     def column(self, place: int) -> str:
         """Return the name under which it is collected, as the one at this place; what has the same columns may have the same name."""
-        return "notes" if self.kind in ("dead_letter", "expectation") else f"c{place}"
+        return f"c{place}" if self.kind in ("target", "state") else "notes"
 
 
 class Plan:
@@ -332,11 +335,21 @@ class Plan:
                 self._plain(node), self.kept.parts(name, lambda traced: traced.keys(node, target.keys)), keys=target.keys, additive=target.additive
             )
         else:
-            lines, parts = keyed_target(self._plain(node), self.kept.parts(name, lambda traced: traced.keys(node, target.keys)), keys=target.keys)
+            lines, parts = keyed_target(self._with_key(target), self.kept.parts(name, lambda traced: traced.keys(node, target.keys)), keys=target.keys)
         self._keep(name, parts)
         if lines is not None:
             self._guard.lines(node if self._is_fused(target) else target, lines)
             self.outputs.append(Output("target", target.table, "", lines))
+
+    def _with_key(self, target: Target) -> Signed | None:
+        """Return the changes for a target, without rows that have a null in their key: they are no rows of one key, and each fails by itself."""
+        given = self._plain(target.node)
+        if given is None or self._analysed.is_unique(target):
+            return given
+        schema = self._analysed.tables[target.table]
+        on, failed = stateless.part_by_null(given, [name for name in target.keys if not schema.field(name).nullable])
+        self._note("no_key", target.table, failed, with_row=True)
+        return on
 
     def _narrow(self, node: Node, reader: str | None = None) -> Signed | None:
         """Return the changes of a step with the columns that are used, and the system columns that are carried; for a union as its other parts have them."""
@@ -357,7 +370,7 @@ class Plan:
     def _keep(self, step: str, parts: Parts) -> None:
         self.outputs += [Output("state", step, part, frame) for part, frame in parts.items()]
 
-    def _note(self, kind: Literal["dead_letter", "expectation"], step: str, rows: Signed, *, with_row: bool) -> None:
+    def _note(self, kind: Literal["dead_letter", "expectation", "no_key"], step: str, rows: Signed, *, with_row: bool) -> None:
         self.outputs.append(Output(kind, step, "", stateless.noted(rows, with_row=with_row)))
 
 

@@ -52,6 +52,13 @@ def expect(judged: Signed, otherwise: Otherwise) -> tuple[Signed, Signed]:
     return replace(met, columns=columns), replace(judged, frame=_select(judged, "*", f" WHERE {unmet}"), columns=columns)
 
 
+def part_by_null(given: Signed, names: Sequence[str]) -> tuple[Signed, Signed]:
+    """Return the rows that have a value in each of these columns, and the others."""
+    without = " OR ".join(f"{quoted(name)} IS NULL" for name in names) or "false"
+    on, others = (replace(given, frame=_select(given, "*", f" WHERE {condition}")) for condition in (f"NOT ({without})", f"({without})"))
+    return on, others
+
+
 def _met(judged: Signed) -> Signed:
     return replace(judged, frame=_select(judged, "*", f" WHERE {MET}"))
 
