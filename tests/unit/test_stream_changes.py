@@ -393,6 +393,29 @@ def test_a_letter_is_replayed_or_discarded_once(streams: Streams, monkeypatch: p
     assert [row[1] for row in brief(streams)] == [1, 2]
 
 
+def test_a_text_that_is_none_becomes_a_dead_letter_and_the_others_are_taken(streams: Streams, tmp_path: Path) -> None:
+    """So bytes look that were no UTF-8 and were decoded with `surrogateescape`; the letter has them as they were given, after a restart as well."""
+    line = stream(streams, on_bad="dead_letter")
+    bad = {"id": 2, "qty": 1, "name": "caf\udce9 ☕", "_change_type": "insert"}
+    done = line.insert([{"id": 1, "name": "tea"}, bad], transaction="T1")
+    assert (done.rows, done.rejected) == (1, 1)
+    streams.close()
+    again = Streams(tmp_path / "streams", settings=load_settings(), issue=lambda names, given: 1000, now_us=lambda: 2**60)
+    (letter,) = again.dead_letters("line").to_pylist()
+    assert from_text(letter["change"]) == [bad] and "☕" in letter["change"]
+    assert again.replay("line").rows == 0 and again.discard("line") == 1
+    again.close()
+
+
+@pytest.mark.parametrize("wrong", ["caf\udce9", 7])
+def test_the_name_of_a_transaction_is_a_text(streams: Streams, wrong: Any) -> None:
+    """One that cannot be written down is told of before anything is taken."""
+    line = stream(streams)
+    with pytest.raises(BadStream, match="transaction"):
+        line.insert([{"id": 1}], transaction=wrong)
+    assert line.insert([{"id": 1}], transaction="café").rows == 1
+
+
 def test_the_warehouse_gives_the_times_of_its_own_streams(streams: Streams) -> None:
     line = stream(streams)
     with pytest.raises(StreamTime):

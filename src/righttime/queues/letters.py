@@ -89,8 +89,8 @@ def letters_of(given: Given, *, first_number: int, time_us: int | None, transact
 
 
 def to_text(images: Sequence[Mapping[str, Any]]) -> str:
-    """Return rows as JSON; values that JSON has no form for are marked with their type."""
-    return json.dumps([_marked(image) for image in images], ensure_ascii=False)
+    """Return rows as JSON; values that JSON has no form for are marked with their type, and halves of characters, which no file can hold, are escaped."""
+    return json.dumps([_marked(image) for image in images], ensure_ascii=False).encode(errors="backslashreplace").decode()
 
 
 def from_text(text: str) -> list[dict[str, Any]]:

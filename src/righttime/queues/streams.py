@@ -100,6 +100,8 @@ class Streams:
         for name in changes:
             if not tapping and (table := self.schema(name).table) is not None:
                 raise BadStream(stream=name, reason=f"it has the changes of table {table!r}; change the table")
+        if transaction is not None and not _is_text(transaction):
+            raise BadStream(stream=", ".join(changes), reason=f"{transaction!r} as the name of a transaction is no text")
         givens = [self._given(name, one) for name, one in changes.items()]
         return self._take(lambda: [self._work(given, transaction, time_us) for given in givens], transaction=transaction, time_us=time_us)
 
@@ -331,3 +333,14 @@ class Streams:
     def _check_open(self) -> None:
         if self._closed:
             raise WarehouseClosed(path=self._folder.parent)
+
+
+def _is_text(given: object) -> bool:
+    """Tell whether something can be written down as a text; bytes that were decoded with `surrogateescape` may not be."""
+    if not isinstance(given, str):
+        return False
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
