@@ -1,6 +1,7 @@
 """Queries in PostgreSQL's own SQL: run by PostgreSQL, with hot rows in them, each row once."""
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
@@ -229,6 +230,44 @@ def test_a_killed_session_begins_anew(url: str, warehouse: rt.Warehouse, queries
     with psycopg.connect(url, autocommit=True) as other:
         other.execute("SELECT pg_terminate_backend(%s, 5000)", (queries._connection.info.backend_pid,))
     assert rows(queries, "SELECT count(*) FROM sale") == [(1,)]
+
+
+def test_a_query_that_failed_before_its_names_were_there_can_be_asked_again(warehouse: rt.Warehouse, queries: PostgresQueries) -> None:
+    """What was made for it is made whole or not at all."""
+    producer = warehouse.producer()
+    producer.insert("sale", (1, 1, None))
+    producer.commit()
+    rows(queries, "SELECT 1")
+    assert queries._connection is not None
+    queries._connection.execute("CREATE TEMP TABLE sale (a int)")
+    with pytest.raises(SqlFailedInDatabase):
+        rows(queries, "SELECT count(*) FROM sale")
+    queries._connection.execute("DROP TABLE pg_temp.sale")
+    assert rows(queries, "SELECT count(*) FROM sale") == [(1,)]
+
+
+def test_a_change_of_the_table_that_waits_for_a_query_does_not_stop_it(
+    url: str, warehouse: rt.Warehouse, queries: PostgresQueries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others queue behind ALTER TABLE, our own session too, and it waits for what the query holds: the query lets go, and begins again."""
+    producer = warehouse.producer()
+    producer.insert("sale", (1, 1, None))
+    producer.commit()
+    prepare = queries._prepare
+    with psycopg.connect(url, autocommit=True) as dba, psycopg.connect(url, autocommit=True) as other:
+        waiting = threading.Thread(target=dba.execute, args=("ALTER TABLE sale ADD note text",))
+
+        def prepared(*arguments: Any) -> None:
+            if not waiting.ident:
+                waiting.start()
+                while not other.execute("SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'relation'").fetchall():
+                    time.sleep(0.01)
+            prepare(*arguments)
+
+        monkeypatch.setattr(queries, "_prepare", prepared)
+        assert rows(queries, "SELECT count(*) FROM sale") == [(1,)]
+        waiting.join()
+        assert other.execute("SELECT note FROM sale").fetchall() == []
 
 
 def test_hot_rows_come_once_after_a_query_that_was_interrupted(warehouse: rt.Warehouse, queries: PostgresQueries, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,7 @@ def connect(address: Address) -> Connection:
         encoding = connection.info.parameter_status("server_encoding")
         if encoding != "UTF8":
             raise NotAWarehouse(path=address.name, reason=f"its encoding is {encoding}, and lengths of texts are those of UTF8 here")
-        set_up(connection, address)
+        set_up(connection, lock_wait_s=address.lock_wait_s)
         return connection
     except psycopg.Error as error:
         connection.close()
@@ -98,9 +98,9 @@ def connect(address: Address) -> Connection:
         raise
 
 
-def set_up(connection: Connection, address: Address) -> None:
+def set_up(connection: Connection, *, lock_wait_s: float) -> None:
     """Give a session the settings that our reading and writing depends on."""
-    connection.execute(f"{_SESSION}; SET lock_timeout = {round(address.lock_wait_s * 1000)}".encode())
+    connection.execute(f"{_SESSION}; SET lock_timeout = {round(lock_wait_s * 1000)}".encode())
 
 
 def run(connection: Connection, query: Query, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:

@@ -61,26 +61,29 @@ class HotTable:
         names = found.names(self._table, writing=False)
         if self._shape == (names, hides):
             return False
-        columns = sql.SQL(", ").join(map(sql.Identifier, names))
-        if self._shape is None:
-            self._create(connection, names)
         # With the same columns it is replaced in place: declared views of this session may stand on it.
         replaced = self._shape is not None and self._shape[0] == names
-        view = sql.Identifier("pg_temp", self._table.name)
-        shown = sql.SQL("WHERE NOT EXISTS (SELECT FROM {} g WHERE g.place = s.ctid)").format(self._gone) if hides else sql.SQL("")
-        if not replaced:
-            connection.execute(sql.SQL("DROP VIEW IF EXISTS {} CASCADE").format(view))
-        connection.execute(
-            sql.SQL("CREATE OR REPLACE TEMP VIEW {} AS SELECT {} FROM {} s {} UNION ALL SELECT {} FROM {}").format(
-                sql.Identifier(self._table.name), columns, address.table(self._table.name), shown, columns, self._hot
-            )
-        )
+        with connection.transaction():
+            if self._shape is None:
+                self._create(connection, names)
+            if not replaced:
+                connection.execute(sql.SQL("DROP VIEW IF EXISTS {} CASCADE").format(sql.Identifier("pg_temp", self._table.name)))
+            connection.execute(self._view(address, names, hides=hides))
         dropped = self._shape is not None and not replaced
         self._shape = (names, hides)
         return dropped
 
+    def _view(self, address: Address, names: tuple[str, ...], *, hides: bool) -> sql.Composed:
+        columns = sql.SQL(", ").join(map(sql.Identifier, names))
+        shown = sql.SQL("WHERE NOT EXISTS (SELECT FROM {} g WHERE g.place = s.ctid)").format(self._gone) if hides else sql.SQL("")
+        return sql.SQL("CREATE OR REPLACE TEMP VIEW {} AS SELECT {} FROM {} s {} UNION ALL SELECT {} FROM {}").format(
+            sql.Identifier(self._table.name), columns, address.table(self._table.name), shown, columns, self._hot
+        )
+
     def _create(self, connection: Connection, names: tuple[str, ...]) -> None:
         columns = [sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(sql_type(field))) for name, field in zip(names, self._table.columns, strict=True)]
+        # An interrupt may have come between the transaction's end and the note of it.
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}, {} CASCADE").format(self._hot, self._gone))
         connection.execute(sql.SQL("CREATE TEMP TABLE {} ({} bigint, {})").format(self._hot, sql.Identifier(_ID), sql.SQL(", ").join(columns)))
         connection.execute(sql.SQL("CREATE TEMP TABLE {} (place tid)").format(self._gone))
 

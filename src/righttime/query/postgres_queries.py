@@ -12,6 +12,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -38,6 +39,7 @@ from righttime.warehouse.store import DataFile
 
 log = get_log("postgres")
 
+_BRIEFLY_S = 1.0
 _SEARCH_PATH = "SET search_path = pg_temp, pg_catalog; SET cursor_tuple_fraction = 1"
 # Views and materialized views, at any depth, that stand on one of the named tables.
 _STANDING_ON = """
@@ -89,12 +91,34 @@ class PostgresQueries(SqlAnswers):
     def _answer_sql(self, text: str, contract: Contract, parameters: Sequence[Any], own: OwnRows | None) -> Answer:
         statement = postgres_statement(text)
         texts, tables = placeholders_text(statement.placeholders, parameters), self.tables(statement)
+        wait_s = self._address.lock_wait_s
+        for lock_wait_s in (min(_BRIEFLY_S, wait_s), min(_BRIEFLY_S, wait_s)):
+            try:
+                return self._answer(statement, texts, tables, contract, parameters, own, lock_wait_s)
+            except SqlFailedInDatabase as error:
+                # Who changes a table waits for what this query holds of it, and our session behind them: letting go lets them pass.
+                if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+                    raise
+        return self._answer(statement, texts, tables, contract, parameters, own, wait_s)
+
+    def _answer(
+        self,
+        statement: PostgresStatement,
+        texts: tuple[str, ...],
+        tables: Sequence[str],
+        contract: Contract,
+        parameters: Sequence[Any],
+        own: OwnRows | None,
+        lock_wait_s: float,
+    ) -> Answer:
+        """Hold a snapshot, answer from it and let it go."""
         taken = self._snapshots.take(tables, contract, own=own)
-        return self._consumer.answer(MARK + statement.text, texts, contract, taken, lambda held: self.run(statement, held, parameters))
+        run = partial(self.run, statement, parameters=parameters, lock_wait_s=lock_wait_s)
+        return self._consumer.answer(MARK + statement.text, texts, contract, taken, run)
 
     def rerun(self, text: str, tables: Mapping[str, TableSnapshot], parameters: Sequence[Any]) -> pa.Table:
         """Run the query of a receipt again."""
-        return self.run(postgres_statement(text.removeprefix(MARK)), tables, parameters)
+        return self.run(postgres_statement(text.removeprefix(MARK)), tables, parameters=parameters, lock_wait_s=self._address.lock_wait_s)
 
     def tables(self, statement: PostgresStatement) -> list[str]:
         """Return the warehouse's tables that a statement reads, through views too; raise `SqlRefused` if it names one with its schema."""
@@ -116,17 +140,17 @@ class PostgresQueries(SqlAnswers):
                 ordered.append(name)
         return ordered
 
-    def run(self, statement: PostgresStatement, tables: Mapping[str, TableSnapshot], parameters: Sequence[Any]) -> pa.Table:
+    def run(self, statement: PostgresStatement, tables: Mapping[str, TableSnapshot], *, parameters: Sequence[Any], lock_wait_s: float) -> pa.Table:
         """Run a statement over exactly these tables and collect it; once more in a new session if the old one is gone."""
         with self._guard:
             try:
-                return self._run(statement, tables, parameters)
+                return self._run(statement, tables, parameters, lock_wait_s)
             except DatabaseUnreachable:
-                return self._run(statement, tables, parameters)
+                return self._run(statement, tables, parameters, lock_wait_s)
 
-    def _run(self, statement: PostgresStatement, tables: Mapping[str, TableSnapshot], parameters: Sequence[Any]) -> pa.Table:
+    def _run(self, statement: PostgresStatement, tables: Mapping[str, TableSnapshot], parameters: Sequence[Any], lock_wait_s: float) -> pa.Table:
         try:
-            connection = self._session()
+            connection = self._session(lock_wait_s)
             self._prepare(connection, statement, tables)
             return self._answered(connection, statement, tables, parameters)
         except psycopg.Error as error:
@@ -152,7 +176,7 @@ class PostgresQueries(SqlAnswers):
 
     # -- the session -------------------------------------------------------------------------------------------------
 
-    def _session(self) -> Connection:
+    def _session(self, lock_wait_s: float) -> Connection:
         if self._closed:
             raise WarehouseClosed(path=self._address.name)
         if self._connection is None or self._connection.closed:
@@ -161,7 +185,7 @@ class PostgresQueries(SqlAnswers):
             plain_texts(self._connection)
         # Each query finds the session as every other: whatever a function may have set is not an answer's business.
         self._connection.execute("RESET ROLE")
-        set_up(self._connection, self._address)
+        set_up(self._connection, lock_wait_s=lock_wait_s)
         self._connection.execute(_SEARCH_PATH)
         return self._connection
 
