@@ -1,7 +1,7 @@
 """What a stream makes of changes: good ones, bad ones, and those that give only half of what happened."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import count
@@ -359,6 +359,26 @@ def test_commits_of_a_source_come_in_the_order_of_their_times(streams: Streams) 
     assert line.last is not None and line.last.time_us == 301
     with pytest.raises(StreamTime, match="time zone"):
         line.insert([{"id": 3}], time=datetime(2026, 1, 1))
+
+
+def test_times_of_a_source_begin_after_1970(streams: Streams) -> None:
+    """An earlier one can only be a mistake, and is told of as one; nobody has been told of the change."""
+    told: list[int] = []
+
+    def issue(names: Sequence[str], given: int | None) -> int:
+        assert given is not None
+        told.append(given)
+        return given
+
+    streams._issue = issue
+    line = stream(streams, times="source")
+    for wrong in (0, -1, datetime(1969, 12, 31, tzinfo=UTC)):
+        with pytest.raises(StreamTime, match="1970"):
+            line.insert([{"id": 1}], time=wrong)
+        with pytest.raises(StreamTime, match="1970"):
+            line.heartbeat(wrong)
+    assert told == []
+    assert line.insert([{"id": 1}], time=1).rows == 1
 
 
 def test_a_late_commit_becomes_dead_letters_and_can_be_replayed_with_a_new_time(streams: Streams) -> None:

@@ -178,6 +178,8 @@ class Streams:
             raise StreamTime(stream=schema.name, reason="its commit times come from the source, and none was given")
         if schema.times == "warehouse" and time_us is not None:
             raise StreamTime(stream=schema.name, reason="the warehouse issues its commit times, and one was given")
+        if time_us is not None and time_us <= 0:
+            raise StreamTime(stream=schema.name, reason=f"the time {time_us} is not after the beginning of 1970")
         if time_us is not None and time_us > self._now_us() + _AHEAD_US:
             raise StreamTime(stream=schema.name, reason=f"the time {time_us} is more than a day ahead; it is given in microseconds since 1970")
 
