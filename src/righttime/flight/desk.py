@@ -101,23 +101,28 @@ class Desk:
             raise AccessDenied(action=action, reason="the call carries no token that the service knows")
         scope = self._calls[action][0] if action in self._calls else WRITE
         grant.require(scope, action=action)
-        if self.stopping and action == "session.lazy":
-            raise NotLazy(table="*")  # it would wait with its archive, which is needed now
-        if self.stopping and action not in _FINISHING | _DELIVERING:
-            raise ServiceStopping(target=str(self._engine.folder))
         if action == "session.await":
+            self._refuse_late(action)
             return work(grant)  # it only waits; the bound on sessions bounds it
         if not self._turns.acquire(blocking=False):
             raise ServiceBusy(used=self._engine.settings.calls_max, what="calls", setting="calls_max")
         with self._idle:
             self._working += 1
         try:
+            self._refuse_late(action)  # counted first: whoever stops the service waits for those who passed this
             return work(grant)
         finally:
             self._turns.release()
             with self._idle:
                 self._working -= 1
                 self._idle.notify_all()
+
+    def _refuse_late(self, action: str) -> None:
+        """Refuse what is new while the service stops."""
+        if self.stopping and action == "session.lazy":
+            raise NotLazy(table="*")  # it would wait with its archive, which is needed now
+        if self.stopping and action not in _FINISHING | _DELIVERING:
+            raise ServiceStopping(target=str(self._engine.folder))
 
     def _carry_out(self, action: str, message: Message, grant: Grant) -> pa.Buffer:
         METRICS.counter("righttime_calls_total", description="Calls that the service got.").inc(action=action if action in self._known_actions() else "unknown")
@@ -147,7 +152,10 @@ class Desk:
             once = self._answers.setdefault(key, _Once())
             self._answers.move_to_end(key)
             if len(self._answers) > _ANSWERS_MAX:
-                self._answers.popitem(last=False)
+                # One that is still at work is kept: asked again, it must not be carried out again.
+                oldest = next((known for known, call in self._answers.items() if call.answered), None)
+                if oldest is not None and oldest != key:
+                    del self._answers[oldest]
             return once
 
     def _hello(self, grant: Grant) -> dict[str, Any]:
@@ -188,6 +196,10 @@ class _Once:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._answer: pa.Buffer | None = None
+
+    @property
+    def answered(self) -> bool:
+        return self._answer is not None
 
     def answer(self, work: Callable[[], pa.Buffer]) -> pa.Buffer:
         with self._lock:

@@ -73,11 +73,13 @@ class GroupCalls:
         bound_s = settings.clock_skew_s if WRITE in grant.scopes else min(settings.clock_skew_s, _READER_WAIT_S)
         if ahead_us > bound_s * 1e6:
             raise ClocksApart(target=self._engine.name, ahead_s=ahead_us / 1e6, bound_s=bound_s)
-        if ahead_us > 0 and WRITE not in grant.scopes:
-            threading.Event().wait(timeout=ahead_us / 1e6)
-            return
-        if ahead_us > 0:
+        if ahead_us > 0 and WRITE in grant.scopes:
             self._keep(time_us)
+        elif ahead_us > 0:
+            threading.Event().wait(timeout=ahead_us / 1e6)
+            behind_us = time_us - self._engine.clock.now_us()
+            if behind_us > 0:  # our clock was set back meanwhile
+                raise ClocksApart(target=self._engine.name, ahead_s=behind_us / 1e6, bound_s=0.0)
         self._authority.observe(time_us)
 
     def _keep(self, time_us: int) -> None:

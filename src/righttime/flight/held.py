@@ -71,6 +71,14 @@ class Held:
     tables: dict[str, HeldTable] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Turn:
+    """The calls that ask for one snapshot, one after the other."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    waiting: int = 0
+
+
 class HeldSnapshots:
     """The held snapshots of one service; safe to call from any thread."""
 
@@ -80,21 +88,24 @@ class HeldSnapshots:
         self._clock = clock
         self._lock = threading.Lock()
         self._held: dict[str, Held] = {}
-        self._taking: dict[str, threading.Lock] = {}
+        self._taking: dict[str, _Turn] = {}
 
     def take(self, snapshot_id: str, contract: Contract, take: Callable[[], AbstractContextManager[Snapshot]], *, grant: str) -> Held:
         """Take a snapshot and hold it; asking again under the same id gives the same one."""
         with self._lock:
             if len(self._held) + len(self._taking) >= self._settings.snapshots_max and snapshot_id not in self._held:
                 raise TooManySnapshots(held=len(self._held))
-            turn = self._taking.setdefault(snapshot_id, threading.Lock())
+            turn = self._taking.setdefault(snapshot_id, _Turn())
+            turn.waiting += 1
         try:
-            with turn:
+            with turn.lock:
                 known = self._held.get(snapshot_id)
                 return known if known is not None else self._take(snapshot_id, contract, take, grant)
         finally:
             with self._lock:
-                self._taking.pop(snapshot_id, None)
+                turn.waiting -= 1
+                if not turn.waiting:  # not before: whoever comes next must not take it beside one that still waits here
+                    del self._taking[snapshot_id]
 
     def _take(self, snapshot_id: str, contract: Contract, take: Callable[[], AbstractContextManager[Snapshot]], grant: str) -> Held:
         with ExitStack() as stack:

@@ -67,11 +67,11 @@ class FlightService:
         settings = self._engine.settings
         round_s = min(settings.session_ttl_s, settings.snapshot_ttl_s) / 4
         while not self._ended.wait(timeout=round_s):
-            try:
-                self.desk.loading.sessions.expire()
-                self.desk.reading.held.expire()
-            except Exception as error:  # the next round tries again
-                log.error("reaper.failed", error=repr(error))
+            for expire in (self.desk.loading.sessions.expire, self.desk.reading.held.expire):
+                try:
+                    expire()
+                except Exception as error:  # the next round tries again
+                    log.error("reaper.failed", error=repr(error))
 
     def stop(self) -> None:
         """Take no new work, let calls and lazy producers finish, end all sessions. What is owed then is noted as lost. The warehouse stays open."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from righttime.catalyst.port import Session
 from righttime.changes.clock import Clock
-from righttime.errors import BadMessage, ServiceBusy, SessionLost
+from righttime.errors import BadMessage, RightTimeError, ServiceBusy, SessionLost
 from righttime.flight.owed import Owed
 from righttime.flight.uploads import Upload
 from righttime.ledger.sqlite import Loss
@@ -138,6 +138,8 @@ class SessionTable:
                 try:
                     if session.heard_s < bound_s:
                         self._end(session, why="silent")
+                except RightTimeError as error:  # its losses could not be written down; the next round tries again, and the others end now
+                    log.error("session.not_ended", source=session.local.source, code=error.code, error=str(error))
                 finally:
                     session.guard.release()
 
