@@ -7,6 +7,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -638,6 +639,34 @@ def test_holds_have_a_bound(url: str, tmp_path: Path) -> None:
     timer.join()
     third.close()
     holds[1].close()
+    parts.close()
+
+
+def test_who_reads_does_not_keep_who_writes_from_looking(url: str, tmp_path: Path) -> None:
+    """Connections are kept back for what settling and steps have to read, also for rows that are fetched in the middle of a scan."""
+    parts = open_parts(url, tmp_path, holds_max=2, lock_wait_s=1.0)
+    create(parts, SALE)
+    add(parts, SALE, sales(1, 2))
+    holds = [parts.store.hold([SALE], {"sale": 1}) for _ in range(2)]
+    begun = threading.Barrier(4)
+
+    def settled(number: int) -> list[int]:
+        found = []
+        for piece in parts.store.scan(SALE, 1, ["sku"]):
+            if number < 4:
+                begun.wait(10)
+            parts.store.check(SALE, 1, {piece.unit: piece.positions})
+            found += parts.store.fetch(SALE, 1, piece.unit, piece.positions).column("sku").to_pylist()
+        return found
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(settled, range(8))) == [[1, 2]] * 8
+    assert (parts.store.newest_version(SALE), parts.store.row_count(SALE, 1)) == (1, 2)
+    with pytest.raises(TooManySnapshots):
+        parts.store.hold([SALE], {"sale": 1})
+    for held in holds:
+        assert held is not None
+        held.close()
     parts.close()
 
 

@@ -1,13 +1,15 @@
 """A whole warehouse in PostgreSQL, as its users see it when the database is changed or restarted under it."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
 import pytest
 
 import righttime as rt
-from righttime.errors import RightTimeError, SchemaChanged, WrongType
+from righttime.errors import RightTimeError, SchemaChanged, TooManySnapshots, WrongType
+from righttime.service import Engine
 from tests.support.postgres import TempPostgres
 from tests.support.postgres_warehouse import fresh_database
 
@@ -80,6 +82,28 @@ def test_rows_that_somebody_moved_are_found_again(url: str, warehouse: rt.Wareho
         assert skus(again) == wanted
         again.materialize()
         assert skus(again) == wanted
+
+
+def test_loaders_go_on_however_many_queries_are_held(url: str, tmp_path: Path) -> None:
+    """Commits that look stored rows up, and storing, do not wait for readers to be done."""
+    with rt.open(url, state_dir=tmp_path, lock_wait_s=1, holds_max=2) as warehouse, ExitStack() as stack:
+        warehouse.create_table("sale", "sku INT, qty INT", keys=["sku"], unique=True)
+        producer = warehouse.producer(name="till")
+        producer.insert_many("sale", [(1, 1), (2, 2)])
+        producer.commit(materialize=True)
+        engine = warehouse._shared
+        assert isinstance(engine, Engine)
+        for _ in range(2):
+            held = engine.foundation.hold([engine.schemas["sale"]], {"sale": engine.store.newest_version(engine.schemas["sale"])})
+            assert held is not None
+            stack.callback(held.close)
+        producer.update("sale", {"qty": rt.expr("qty + 10")})
+        producer.insert("sale", (3, 3))
+        producer.commit(materialize=True)
+        with pytest.raises(TooManySnapshots):
+            warehouse.read("sale")
+        stack.close()
+        assert sorted(warehouse.read("sale").rows()) == [(1, 11), (2, 12), (3, 3)]
 
 
 def test_a_restarted_server_costs_no_committed_row(tmp_path: Path) -> None:

@@ -161,27 +161,40 @@ def _shown(parts: dict[str, Any]) -> str:
 
 
 class Pool:
-    """At most `connections_max` connections, each for one user at a time; idle ones are used again."""
+    """At most `connections_max` connections, each for one user at a time; idle ones are used again.
+
+    Who `reserves` some gets one though `connections_max` are taken, as long as no more than so many are taken beyond: those who would otherwise wait
+    for others that wait for them.
+    """
 
     def __init__(self, address: Address, *, connections_max: int, wait_s: float, setup: str = "") -> None:
         self.address = address
         self._setup = setup
         self._wait_s = wait_s
         self._max = connections_max
-        self._free = threading.BoundedSemaphore(connections_max)
+        self._taken = 0
         self._idle: list[Connection] = []
         self._guard = threading.Lock()
+        self._freed = threading.Condition(self._guard)
         self._closed = False
 
-    def take(self) -> Connection:
+    def take(self, *, reserves: int = 0) -> Connection:
         """Return a connection that answers; raise `TooManySnapshots` if none becomes free in time."""
-        if not self._free.acquire(timeout=self._wait_s):
-            raise TooManySnapshots(held=self._max)
+        with self._freed:
+            if not self._freed.wait_for(lambda: self._taken < self._max + reserves, timeout=self._wait_s):
+                raise TooManySnapshots(held=self._max)
+            self._taken += 1
         try:
             return self._working() or self._new()
         except BaseException:
-            self._free.release()
+            self._release()
             raise
+
+    def _release(self) -> None:
+        with self._freed:
+            self._taken -= 1
+            # Those who wait have different bounds.
+            self._freed.notify_all()
 
     def _new(self) -> Connection:
         connection = connect(self.address)
@@ -217,12 +230,12 @@ class Pool:
                 self._idle.append(connection)
         if not keep:
             connection.close()
-        self._free.release()
+        self._release()
 
     @contextmanager
-    def connection(self) -> Iterator[Connection]:
+    def connection(self, *, reserves: int = 0) -> Iterator[Connection]:
         """Lend a connection for a block."""
-        connection = self.take()
+        connection = self.take(reserves=reserves)
         try:
             yield connection
         finally:

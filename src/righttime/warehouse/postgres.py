@@ -40,6 +40,9 @@ from righttime.warehouse.store import EVERYTHING, Collected, DataFile, Positions
 _TOKEN = "copy-"  # names rows that are in the writer's transaction, where a file has a path
 _KEPT = ":kept:"  # in the name of a removal whose rows held values of others
 _DELETE_ROWS = 1 << 16
+# Connections that queries leave to settling and to steps. Rows are fetched while a scan goes on, so scans leave some, too.
+_FOR_SCANS = 4
+_FOR_LOOKS = 8
 
 
 class PostgresStore:
@@ -269,7 +272,7 @@ class PostgresStore:
 
     def check_schema(self, table: TableSchema, version: int) -> None:
         """Raise `SchemaChanged` if the table is not in the database as it was declared."""
-        with self._reading(table, version):
+        with self._reading(table, version, reserves=_FOR_LOOKS):
             return
 
     def history(self, table: TableSchema) -> list[TableVersion]:
@@ -280,22 +283,22 @@ class PostgresStore:
 
     def scan(self, table: TableSchema, version: int, columns: Sequence[str], *, ranges: Ranges = EVERYTHING) -> Iterator[StoredRows]:
         """Yield the rows of the newest version, in a transaction that is held meanwhile; `VersionGone` if `version` is not the newest."""
-        with self._reading(table, version) as reading:
+        with self._reading(table, version, reserves=_FOR_SCANS) as reading:
             yield from reading.rows(columns, ranges=ranges)
 
     def fetch(self, table: TableSchema, version: int, unit: str, positions: Positions) -> pa.Table:
         """Return whole rows of the newest version, one for each position, in that order."""
-        with self._reading(table, version) as reading:
+        with self._reading(table, version, reserves=_FOR_LOOKS) as reading:
             return reading.fetch(positions, unit=unit)
 
     def check(self, table: TableSchema, version: int, places: Mapping[str, Positions]) -> None:
         """Raise `RowsMoved` if one of these rows is not at its position any more."""
         if places:
-            with self._reading(table, version) as reading:
+            with self._reading(table, version, reserves=_FOR_LOOKS) as reading:
                 reading.check(places)
 
     @contextmanager
-    def _reading(self, table: TableSchema, version: int) -> Iterator[TableScan]:
+    def _reading(self, table: TableSchema, version: int, *, reserves: int) -> Iterator[TableScan]:
         """Read a published version in a transaction of its own, one that the open step has made in the writer's."""
         if self._is_pending(table, version):
             writer = self._for_writing("read")
@@ -303,7 +306,7 @@ class PostgresStore:
             with writer.lend() as connection:
                 yield TableScan(connection, self.address, table, found)
             return
-        held = self.hold([table], {table.name: version})
+        held = hold(self.pool, [table], {table.name: version}, reserves=reserves)
         if held is None:
             raise VersionGone(table=table.name, version=version, found=self.newest_version(table))
         with held:
@@ -312,7 +315,7 @@ class PostgresStore:
     @contextmanager
     def _separately(self, step: str, table: str) -> Iterator[Connection]:
         """Lend a connection beside the writer's."""
-        with coded_errors(self.address, step=step, table=table), self.pool.connection() as connection:
+        with coded_errors(self.address, step=step, table=table), self.pool.connection(reserves=_FOR_LOOKS) as connection:
             yield connection
 
     def _for_writing(self, action: str) -> PostgresWriter:

@@ -24,9 +24,9 @@ from righttime.warehouse.postgres_scan import TableScan, selected
 from righttime.warehouse.store import EVERYTHING, Positions, Ranges, StoredRows
 
 
-def hold(pool: Pool, tables: Sequence[TableSchema], versions: Mapping[str, int]) -> Held | None:
+def hold(pool: Pool, tables: Sequence[TableSchema], versions: Mapping[str, int], *, reserves: int = 0) -> Held | None:
     """Hold the tables at these versions; None if the database has others. Raises `SchemaChanged`, `TooManySnapshots`, `DatabaseUnreachable`."""
-    connection = pool.take()
+    connection = pool.take(reserves=reserves)
     try:
         found = _begin(connection, pool, tables, versions)
     except BaseException:
