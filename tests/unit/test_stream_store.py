@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,13 @@ import pytest
 from righttime.changes.hashing import EXACT, row_words
 from righttime.errors import CommitFailed, CommitUnknown, LogFull, WarehouseClosed, WarehouseDamaged
 from righttime.errors.flows import RowExists
-from righttime.queues import feed
+from righttime.queues import feed, feed_log
+from righttime.queues import segments as segments_module
+from righttime.queues.feed_log import FeedLog
 from righttime.queues.index import KeyIndex
 from righttime.queues.streams import Streams
 from righttime.settings import load_settings
+from righttime.warehouse.durable import replace
 
 ALWAYS = 10**15
 Issue = Callable[[Sequence[str], int | None], int]
@@ -267,6 +271,59 @@ def test_a_segment_that_cannot_be_written_costs_nothing_but_memory(tmp_path: Pat
     streams.append({"line": [{"id": 4}]})
     assert (ids(streams), segments(tmp_path)) == ([1, 2, 3, 4], ["0000000000000001-0000000000000004.parquet"])
     streams.close()
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), KeyboardInterrupt()], ids=repr)
+def test_a_segment_whose_name_could_not_be_synced_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Its rows are sealed again, with later ones: two segments with the same changes could not be opened. So it is if somebody presses Ctrl-C there."""
+    streams = opened(tmp_path, stream_segment_rows=2)
+    streams.create("line", "id INT", keys=["id"])
+
+    def no_sync(folder: Path) -> None:
+        raise error
+
+    with monkeypatch.context() as disk:
+        disk.setattr(segments_module, "sync_folder", no_sync)
+        with nullcontext() if isinstance(error, OSError) else pytest.raises(KeyboardInterrupt):
+            streams.append({"line": [{"id": 1}, {"id": 2}]})
+    assert (ids(streams), segments(tmp_path)) == ([1, 2], [])
+    streams.append({"line": [{"id": 3}]})
+    assert segments(tmp_path) == ["0000000000000001-0000000000000003.parquet"]
+    streams.close()
+    assert ids(opened(tmp_path)) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("removable", [True, False])
+def test_a_file_of_the_log_whose_name_could_not_be_synced_does_not_take_back_what_came_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removable: bool
+) -> None:
+    """It says which dead letters there were when it was begun; what is written behind the older file afterwards is later. If it may stay, nothing is."""
+    streams = opened(tmp_path)
+    streams.create("line", "id INT", keys=["id"], on_bad="dead_letter")
+    streams.append({"line": [{"id": 1, "_change_type": "delete"}]})
+
+    def not_synced(path: Path, content: bytes) -> None:
+        replace(path, content)
+        raise OSError(5, "Input/output error")
+
+    def no_sync(folder: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(feed_log, "replace", not_synced)
+        disk.setattr(FeedLog, "full", property(lambda log: True))
+        if not removable:
+            disk.setattr(feed_log, "sync_folder", no_sync)
+        streams.append({"line": [{"id": 2}]})
+    if removable:
+        assert streams.discard("line") == 1
+    else:
+        with pytest.raises(CommitFailed, match="open the warehouse again"):
+            streams.discard("line")
+    streams.close()
+    again = opened(tmp_path)
+    assert (again.dead_letters("line").num_rows, ids(again)) == (0 if removable else 1, [2])
+    again.close()
 
 
 def test_a_reader_of_an_issued_time_waits_for_that_commit_and_others_do_not(tmp_path: Path) -> None:

@@ -160,11 +160,13 @@ class Feed:
         try:
             rows = joined(tables, stream.schema.stored)
             segment = write_segment(stream.history.folder, stream.schema, rows)
-        except (OSError, pa.ArrowException) as error:
+        except BaseException as error:
             # The rows are in the log; they are sealed with the next ones.
-            log.warning("segment.not_sealed", stream=stream.schema.name, reason=str(error))
             with self.seen:
                 stream.history.not_sealed()
+            if not isinstance(error, OSError | pa.ArrowException):
+                raise
+            log.warning("segment.not_sealed", stream=stream.schema.name, reason=str(error))
             return
         self._cache.keep(segment.path, rows)
         with self.seen:

@@ -92,14 +92,27 @@ class FeedLog:
             self._open(numbers[-1])
 
     def begin_file(self, first: Record) -> None:
-        """Begin the next file with a record that says what earlier files said beside rows."""
+        """Begin the next file with a record that says what earlier files said beside rows; after an error, as after one of `append`."""
         number = self._numbers()[-1] + 1 if self._numbers() else 1
         content = b"".join(bytes(part) for part in first.parts())
-        replace(self._path(number), content)
+        try:
+            replace(self._path(number), content)
+        except BaseException:
+            self._take_back(self._path(number))
+            raise
         reach(CrashPoint.FEED_BEGUN)
         self._older_bytes += self._offset
         self._offset = len(content)
         self._open(number)
+
+    def _take_back(self, path: Path) -> None:
+        """Remove a file that may have its name already: what is written into the one before it from now on would be older than its first record."""
+        try:
+            if path.exists():
+                path.unlink()
+                sync_folder(self._folder)
+        except OSError:
+            self._broken = True
 
     def append(self, record: Record) -> None:
         """Write a record and sync it; after an error the log is as it was, or refuses everything until it is opened again."""

@@ -40,7 +40,7 @@ class Segment:
 
 
 def write_segment(folder: Path, schema: StreamSchema, rows: pa.Table) -> Segment:
-    """Write whole commits as the next segment of a stream; it counts from the moment it has its name."""
+    """Write whole commits as the next segment of a stream; it counts from the moment it has its name, and has none if this fails."""
     seq, times = rows.column("_seq"), rows.column("_commit_timestamp").cast(pa.int64())
     first_seq, last_seq = seq[0].as_py(), seq[-1].as_py()
     path = folder / f"{first_seq:016d}-{last_seq:016d}.parquet"
@@ -51,12 +51,13 @@ def write_segment(folder: Path, schema: StreamSchema, rows: pa.Table) -> Segment
         sync_file(temporary)
         reach(CrashPoint.SEGMENT_WRITTEN)
         temporary.rename(path)
+        sync_folder(folder)
+        reach(CrashPoint.SEGMENT_NAMED)
+        return Segment(path, first_seq, last_seq, times[0].as_py(), times[-1].as_py(), path.stat().st_size)
     except BaseException:
         remove_quietly(temporary)
+        remove_quietly(path)  # its rows are sealed again, with later ones
         raise
-    sync_folder(folder)
-    reach(CrashPoint.SEGMENT_NAMED)
-    return Segment(path, first_seq, last_seq, times[0].as_py(), times[-1].as_py(), path.stat().st_size)
 
 
 @dataclass(frozen=True, slots=True)
