@@ -1,15 +1,20 @@
 """A whole warehouse in PostgreSQL, as its users see it when the database is changed or restarted under it."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psycopg
 import pytest
 
 import righttime as rt
-from righttime.errors import RightTimeError, SchemaChanged, TooManySnapshots, WrongType
+from righttime.errors import LeaseExpired, RightTimeError, SchemaChanged, TooManySnapshots, WarehouseDamaged, WrongType
+from righttime.flight.frames import Message
+from righttime.flight.loading_calls import LoadingCalls
+from righttime.flight.reading_calls import ReadingCalls
+from righttime.query.contract import Contract
 from righttime.service import Engine
+from righttime.testing import ManualClock
 from tests.support.postgres import TempPostgres
 from tests.support.postgres_warehouse import fresh_database
 
@@ -104,6 +109,34 @@ def test_loaders_go_on_however_many_queries_are_held(url: str, tmp_path: Path) -
             warehouse.read("sale")
         stack.close()
         assert sorted(warehouse.read("sale").rows()) == [(1, 11), (2, 12), (3, 3)]
+
+
+@pytest.mark.parametrize(("happens", "told"), [("released", LeaseExpired), ("lapsed", LeaseExpired), ("damaged", WarehouseDamaged)])
+def test_rows_of_a_snapshot_that_went_while_they_were_sent_are_told_as_that(url: str, tmp_path: Path, happens: str, told: type[Exception]) -> None:
+    """Whoever runs the query again gets an answer; a version that is gone or damage would send them elsewhere."""
+    clock = ManualClock(1_000.0)
+    with rt.open(url, state_dir=tmp_path, clock=clock, lease_ttl_s=60) as warehouse:
+        warehouse.create_table("sale", "sku INT, name STRING", keys=["sku"])
+        producer = warehouse.producer()
+        producer.insert("sale", (1, "stored"))
+        producer.commit(materialize=True)
+        producer.insert("sale", (2, "hot"))
+        producer.commit()
+        engine = warehouse._shared
+        assert isinstance(engine, Engine)
+        calls, contract = ReadingCalls(engine, LoadingCalls(engine)), Contract(0, 1.0, "error", None)
+        held = calls.held.take("s" * 32, contract, lambda: engine.snapshots.take(["sale"], contract), grant="reader")
+        stored, hot = range(2)
+        _, batches = calls.rows(Message({"snapshot": "s" * 32, "table": "sale", "places": [stored if happens == "released" else hot]}))
+        if happens == "released":
+            calls.held.release("s" * 32)
+        else:
+            Path(held.tables["sale"].files[hot]).unlink()
+            clock.advance(61 if happens == "lapsed" else 1)
+        with pytest.raises(told):
+            list(batches)
+        with suppress(LeaseExpired):
+            calls.held.release("s" * 32)
 
 
 def test_a_restarted_server_costs_no_committed_row(tmp_path: Path) -> None:

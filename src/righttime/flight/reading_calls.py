@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from righttime.catalyst.producer import OwnRows
-from righttime.errors import BadMessage, LeaseExpired, UnknownTable, WarehouseDamaged
+from righttime.errors import BadMessage, LeaseExpired, UnknownTable, VersionGone, WarehouseDamaged
 from righttime.flight.access import Grant
 from righttime.flight.frames import Message, typed
 from righttime.flight.held import Held, HeldSnapshots
@@ -125,8 +125,12 @@ class ReadingCalls:
             for batch in batches:
                 self.held.get(held.snapshot_id)
                 yield batch
-        except WarehouseDamaged:
-            self.held.get(held.snapshot_id)  # files go when a lease has lapsed; then that is the reason
+        except (WarehouseDamaged, VersionGone):
+            # Files and transactions go when a lease has lapsed, the client's or the query's own; then that is the reason.
+            self.held.get(held.snapshot_id)
+            held_s = self._engine.clock.monotonic_s() - held.granted_s
+            if held_s > self._engine.settings.lease_ttl_s:
+                raise LeaseExpired(held_s=held_s) from None
             raise
 
     # -- receipts ----------------------------------------------------------------------------------------------------
