@@ -19,10 +19,10 @@ from pyspark.sql.types import StructType
 from righttime.errors.flows import StepFailed
 from righttime.pipeline.collecting import collect
 from righttime.pipeline.failed import DeadLetter, FailedRows
+from righttime.pipeline.guard import RowStep
 from righttime.pipeline.nodes import Node, Target
 from righttime.pipeline.operators.query import Frame, frame_of
 from righttime.pipeline.operators.signed import JOB, WEIGHT, Signed
-from righttime.pipeline.plan import RowStep
 from righttime.pipeline.stateless import ROW, noted
 from righttime.pipeline.translate import quiet
 

@@ -21,13 +21,15 @@ from righttime.pipeline.analysis import Analysed
 from righttime.pipeline.careful import Careful, SparkFailure, reason_of
 from righttime.pipeline.collecting import collect
 from righttime.pipeline.failed import DeadLetter, FailedRows
+from righttime.pipeline.guard import Guard, Trusting
 from righttime.pipeline.nodes import Expect, Lookup, Target
 from righttime.pipeline.operators.query import Reach, writing
 from righttime.pipeline.operators.signed import JOB, WEIGHT
 from righttime.pipeline.operators.target import CLASH, DELETE, OPERATION
-from righttime.pipeline.plan import Guard, Inputs, Output, Plan, Trusting
+from righttime.pipeline.plan import Output, Plan
 from righttime.pipeline.planned import Found, PlannedDrains
 from righttime.pipeline.reach import States, TooMuchState, Watched, reach_of, set_up
+from righttime.pipeline.shared import Inputs
 from righttime.pipeline.spans import Spans
 from righttime.pipeline.stateless import ROW
 from righttime.pipeline.translate import quiet
@@ -131,7 +133,7 @@ class _Work:
         except TooMuchState:
             return self.run("sent")
         finally:
-            plan.close()
+            plan.shared.close()
 
 
 class _Results:

@@ -16,7 +16,7 @@ from pyspark.sql.types import DataType
 
 from righttime.pipeline.analysis import Analysed
 from righttime.pipeline.nodes import AsOf, Lookup
-from righttime.pipeline.operators.join import LEFT, RIGHT, columns_of, join, lookup, lookup_or_null
+from righttime.pipeline.operators.join import BOTH, LEFT, RIGHT, Remember, columns_of, join, lookup, lookup_or_null
 from righttime.pipeline.operators.query import Frame, Query, Reach, in_one_partition
 from righttime.pipeline.operators.signed import Parts, Signed, touched
 from righttime.pipeline.reach import States
@@ -127,6 +127,11 @@ def lookups_before(node: Lookup) -> list[Lookup]:
         node = node.left
         found.insert(0, node)
     return found
+
+
+def remembered(node: Lookup) -> Remember:
+    """Return which sides of a look-up are kept."""
+    return (RIGHT,) if isinstance(node.left, Lookup) else BOTH
 
 
 def taken(analysed: Analysed, node: Lookup | AsOf) -> dict[str, str]:

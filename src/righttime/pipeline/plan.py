@@ -7,15 +7,16 @@ Promise: steps whose inputs are known to be empty are left out, with all that ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Literal
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from righttime.pipeline import stateless
-from righttime.pipeline.analysis import Analysed, arrow_schema
-from righttime.pipeline.kept import Kept, taken, types_of
+from righttime.pipeline.analysis import Analysed
+from righttime.pipeline.guard import Guard
+from righttime.pipeline.kept import Kept, remembered, taken, types_of
 from righttime.pipeline.nodes import (
     Aggregate,
     Apply,
@@ -38,46 +39,14 @@ from righttime.pipeline.nodes import (
 from righttime.pipeline.operators.aggregate import aggregate
 from righttime.pipeline.operators.distinct import distinct
 from righttime.pipeline.operators.history import as_of, history
-from righttime.pipeline.operators.join import BOTH, LEFT, RIGHT, Remember, join, left_join, lookup, lookup_or_null
-from righttime.pipeline.operators.query import Frame, Reach, frame_of
+from righttime.pipeline.operators.join import RIGHT, join, left_join, lookup, lookup_or_null
+from righttime.pipeline.operators.query import Frame, Reach
 from righttime.pipeline.operators.signed import Parts, Signed, unite
 from righttime.pipeline.operators.target import additive_target, aggregated_target, keyed_target
 from righttime.pipeline.reach import States
+from righttime.pipeline.shared import Inputs, Shared
 from righttime.pipeline.spans import Spans, Traced
-
-RowStep = Callable[[Signed], Signed]
-Inputs = Mapping[str, DataFrame | None]
-
-
-class Guard(Protocol):
-    """Stands between the steps of a plan. The plain one lets everything pass; the careful one looks at each row."""
-
-    def rows(self, step: str, node: Node | Target, given: Signed, make: RowStep) -> Signed | None:
-        """Return what a step makes of rows, each for itself."""
-        ...
-
-    def settled(self, step: str, node: Node | Target, made: Signed | None) -> Signed | None:
-        """Return what a step with state has made."""
-        ...
-
-    def lines(self, declared: Node | Target, made: Frame) -> None:
-        """See the lines of a table; `declared` is what is to blame if they fail."""
-        ...
-
-
-class Trusting:
-    """The guard of ordinary drains: no row is expected to fail."""
-
-    def rows(self, step: str, node: Node | Target, given: Signed, make: RowStep) -> Signed | None:
-        """Let the step do its work."""
-        return make(given)
-
-    def settled(self, step: str, node: Node | Target, made: Signed | None) -> Signed | None:
-        """Hand on what was made."""
-        return made
-
-    def lines(self, declared: Node | Target, made: Frame) -> None:
-        """Do not look."""
+from righttime.pipeline.step_columns import arrow_schema
 
 
 @dataclass(frozen=True)
@@ -118,8 +87,7 @@ class Plan:
         self._guard = guard
         self._deltas: dict[Node, Signed | None] = {}
         self.kept = Kept(analysed, child, states, jobs, self.traced(spans or {}), reach=reach)
-        self._uses = self._count_uses()
-        self._cuts: list[tuple[DataFrame, DataFrame]] = []  # as planned, and as put aside
+        self.shared = Shared(analysed, inputs, self.kept, reach=reach)
         self.outputs: list[Output] = []
 
     def traced(self, spans: Mapping[str, Spans]) -> Traced:
@@ -132,7 +100,7 @@ class Plan:
         fused = {target.node for target in targets if self._is_fused(target)}
         for step, node in self._analysed.nodes.items():
             if node not in fused:
-                self._deltas[node] = self._cut(step, node, self._delta(step, node))
+                self._deltas[node] = self.shared.once(step, node, self._delta(step, node))
         for target in targets:
             self._into(target)
         return self.outputs
@@ -155,58 +123,6 @@ class Plan:
             # Of what it has joined Spark knows twice that it is in one partition, takes that for something else than once, and would shuffle it.
             made = replace(made, frame=self.kept.near(made.frame))
         return self._guard.settled(step, node, made)
-
-    def _cut(self, step: str, node: Node, made: Signed | None) -> Signed | None:
-        """Return the changes of a step so that they are computed once, however often they are used.
-
-        The plan of whatever follows begins here: without this it would be written out anew for each use, and again for each use of those.
-        """
-        # A few rows of a file are read again sooner than they are put aside.
-        if made is None or self._uses[node] < 2 or (isinstance(node, StreamNode) and self._reach == "task"):
-            return made
-        columns = tuple(name for name in made.columns if name.startswith("_") or name in self._analysed.used[step])
-        # Of a union Spark does not know that it is in one partition, and would shuffle whatever comes after it.
-        before = frame_of(self.kept.near(replace(made, columns=columns).rows()))
-        frame = before.localCheckpoint(eager=False)
-        self._cuts.append((before, frame))
-        return replace(made, frame=frame, columns=columns)
-
-    def _count_uses(self) -> dict[Node, int]:
-        """Return how often the changes of each step are read: once by a step that looks at rows, several times by one that keeps state."""
-        uses = dict.fromkeys(self._analysed.ids, 0)
-        for node in self._analysed.nodes.values():
-            once = isinstance(node, Where | Select | Derive | Apply | Union) or (isinstance(node, Lookup) and self._reads_once(node))
-            for given in node.inputs:
-                uses[given] += 1 if once else 2
-        for target in self._analysed.flow.targets:
-            uses[target.node] += 2
-        return uses
-
-    def _reads_once(self, node: Lookup) -> bool:
-        """Return whether a look-up only puts its left changes to rows that stay as they are."""
-        plain = node.missing == "drop" or (node.missing == "null" and self.kept.is_net(self._analysed.ids[node], RIGHT))
-        return plain and LEFT not in _remembered(node) and not self._changes(node.right)
-
-    def _changes(self, node: Node) -> bool:
-        if isinstance(node, StreamNode):
-            return self._inputs.get(node.stream) is not None
-        return any(self._changes(given) for given in node.inputs)
-
-    @property
-    def shared(self) -> list[Any]:
-        """What is computed once and put aside, as the JVM's RDDs."""
-        plans: list[Any] = [frame._jdf.queryExecution().logical() for _, frame in self._cuts]
-        return [plan.rdd() for plan in plans]
-
-    @property
-    def before_shared(self) -> list[DataFrame]:
-        """What is put aside, as it was planned."""
-        return [before for before, _ in self._cuts]
-
-    def close(self) -> None:
-        """Let go of what was computed once."""
-        for rdd in self.shared:
-            rdd.unpersist(False)
 
     def _by_row(self, step: str, node: Where | Select | Derive | Expect | Apply) -> Signed | None:
         given = self._deltas[node.input]
@@ -276,7 +192,7 @@ class Plan:
         # Before the rows are read: state may be summed up meanwhile, and what was taken back before is not so in what was read before.
         is_net = self.kept.is_net(step, RIGHT)
         state = self.kept.sides_of_lookup(node, left, right)
-        remember = _remembered(node)
+        remember = remembered(node)
         if node.missing == "null":
             types = types_of(self._analysed, step, take)
             return lookup_or_null(left, right, state, on=node.on, take=take, types=types, remember=remember, is_net=is_net)
@@ -372,8 +288,3 @@ class Plan:
 
     def _note(self, kind: Literal["dead_letter", "expectation", "no_key"], step: str, rows: Signed, *, with_row: bool) -> None:
         self.outputs.append(Output(kind, step, "", stateless.noted(rows, with_row=with_row)))
-
-
-def _remembered(node: Lookup) -> Remember:
-    """Return which sides of a look-up are kept: see `kept.py`."""
-    return (RIGHT,) if isinstance(node.left, Lookup) else BOTH

@@ -23,10 +23,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from righttime.pipeline.analysis import Analysed
 from righttime.pipeline.collecting import run_union, tagged_union, untagged
+from righttime.pipeline.guard import Trusting
 from righttime.pipeline.kept import Read
 from righttime.pipeline.operators.query import writing
 from righttime.pipeline.operators.signed import JOB
-from righttime.pipeline.plan import Output, Plan, Trusting
+from righttime.pipeline.plan import Output, Plan
 from righttime.pipeline.reach import MIB, ONE_TASK, TASK_BYTES, Watched
 from righttime.pipeline.spans import Spans
 from righttime.pipeline.spark import SparkOwner, scan_files, set_up
@@ -110,7 +111,7 @@ class PlannedDrain:
             self._remove()
         context: Any = session.sparkContext._jsc
         self._context = context.sc()
-        shared = self._plan.shared
+        shared = self._plan.shared.rdds
         self._shared = [rdd.id() for rdd in shared]
         for rdd in shared:
             # Put aside for one run, and computed again in the next: not checkpointed, which would be for good.
@@ -121,7 +122,7 @@ class PlannedDrain:
     @cached_property
     def _computes_all(self) -> bool:
         """Whether each run computes everything anew. What Spark has shuffled or sent, or the answer to a query within a query, it would not."""
-        frames = [*self._plan.before_shared, *([self._union] if self._union is not None else [])]
+        frames = [*self._plan.shared.planned, *([self._union] if self._union is not None else [])]
         plans: list[Any] = [frame._jdf.queryExecution().executedPlan() for frame in frames]
         while plans:
             plan = plans.pop()

@@ -1,0 +1,84 @@
+"""Changes that several steps of a plan read, computed once.
+
+In: the changes of each step as they are planned.
+Out: the same, put aside where they are read more than once.
+Promise: the plan of whatever follows begins at what was put aside: without that it would be written out anew for each use, and again for each use of those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from righttime.pipeline.analysis import Analysed
+from righttime.pipeline.kept import Kept, remembered
+from righttime.pipeline.nodes import Apply, Derive, Lookup, Node, Select, StreamNode, Union, Where
+from righttime.pipeline.operators.join import LEFT, RIGHT
+from righttime.pipeline.operators.query import Reach, frame_of
+from righttime.pipeline.operators.signed import Signed
+
+Inputs = Mapping[str, DataFrame | None]
+
+
+class Shared:
+    """What one plan puts aside."""
+
+    def __init__(self, analysed: Analysed, inputs: Inputs, kept: Kept, *, reach: Reach) -> None:
+        self._analysed = analysed
+        self._inputs = inputs
+        self._kept = kept
+        self._reach = reach
+        self._uses = self._count_uses()
+        self._cuts: list[tuple[DataFrame, DataFrame]] = []  # as planned, and as put aside
+
+    def once(self, step: str, node: Node, made: Signed | None) -> Signed | None:
+        """Return the changes of a step so that they are computed once, however often they are used."""
+        # A few rows of a file are read again sooner than they are put aside.
+        if made is None or self._uses[node] < 2 or (isinstance(node, StreamNode) and self._reach == "task"):
+            return made
+        columns = tuple(name for name in made.columns if name.startswith("_") or name in self._analysed.used[step])
+        # Of a union Spark does not know that it is in one partition, and would shuffle whatever comes after it.
+        before = frame_of(self._kept.near(replace(made, columns=columns).rows()))
+        frame = before.localCheckpoint(eager=False)
+        self._cuts.append((before, frame))
+        return replace(made, frame=frame, columns=columns)
+
+    @property
+    def rdds(self) -> list[Any]:
+        """What is computed once and put aside, as the JVM's RDDs."""
+        plans: list[Any] = [frame._jdf.queryExecution().logical() for _, frame in self._cuts]
+        return [plan.rdd() for plan in plans]
+
+    @property
+    def planned(self) -> list[DataFrame]:
+        """What is put aside, as it was planned."""
+        return [before for before, _ in self._cuts]
+
+    def close(self) -> None:
+        """Let go of what was computed once."""
+        for rdd in self.rdds:
+            rdd.unpersist(False)
+
+    def _count_uses(self) -> dict[Node, int]:
+        """Return how often the changes of each step are read: once by a step that looks at rows, several times by one that keeps state."""
+        uses = dict.fromkeys(self._analysed.ids, 0)
+        for node in self._analysed.nodes.values():
+            once = isinstance(node, Where | Select | Derive | Apply | Union) or (isinstance(node, Lookup) and self._reads_once(node))
+            for given in node.inputs:
+                uses[given] += 1 if once else 2
+        for target in self._analysed.flow.targets:
+            uses[target.node] += 2
+        return uses
+
+    def _reads_once(self, node: Lookup) -> bool:
+        """Return whether a look-up only puts its left changes to rows that stay as they are."""
+        plain = node.missing == "drop" or (node.missing == "null" and self._kept.is_net(self._analysed.ids[node], RIGHT))
+        return plain and LEFT not in remembered(node) and not self._changes(node.right)
+
+    def _changes(self, node: Node) -> bool:
+        if isinstance(node, StreamNode):
+            return self._inputs.get(node.stream) is not None
+        return any(self._changes(given) for given in node.inputs)

@@ -1,0 +1,78 @@
+"""Targets against their tables: what a step gives must be what its table takes.
+
+In: targets with the columns of their steps; the tables that are there.
+Out: the tables that have to be made.
+Promise: each error names the file and line of `into()`; what passes is refused later only because of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import NumericType, StructField, StructType
+
+from righttime.changes.schema import TableSchema, declare_table
+from righttime.errors import RightTimeError
+from righttime.errors.flows import BadDeclaration, TypeClash
+from righttime.pipeline.expressions import Expressions
+from righttime.pipeline.flow import Flow
+from righttime.pipeline.nodes import Node, Target
+from righttime.pipeline.step_columns import SchemaLike, named, spark_schema
+
+
+class TargetTables:
+    """The tables of one flow."""
+
+    def __init__(self, flow: Flow, schemas: Mapping[Node, StructType], expressions: Expressions) -> None:
+        self.flow = flow
+        self.schemas = schemas
+        self.expressions = expressions
+
+    def new_table(self, target: Target) -> TableSchema:
+        """Return the table that a target without one is kept in."""
+        columns = to_arrow_schema(self.schemas[target.node].toNullable(), timezone="UTC")
+        try:
+            return declare_table(target.table, columns, keys=target.keys)
+        except RightTimeError as error:
+            raise BadDeclaration(flow=self.flow.name, origin=target.origin, reason=str(error).removesuffix(".")) from error
+
+    def check(self, target: Target, tables: Mapping[str, SchemaLike]) -> None:
+        """Check a target against its table."""
+        table = named(self.flow, target.origin, "table", target.table, tables)
+        wanted = spark_schema(table.columns)
+        given = {field.name: field for field in self.schemas[target.node]}
+        _check_target_keys(self.flow, target, table, given)
+        columns = {field.name: field for field in wanted}
+        for name in given:
+            named(self.flow, target.origin, f"column of table {target.table!r}", name, columns)
+        for field in wanted:
+            if field.name in given:
+                self._check_storable(target, given[field.name], field)
+            elif not field.nullable:
+                raise BadDeclaration(
+                    flow=self.flow.name, origin=target.origin, reason=f"column {field.name!r} of table {target.table!r} is NOT NULL and not given"
+                )
+
+    def _check_storable(self, target: Target, given: StructField, wanted: StructField) -> None:
+        numeric = isinstance(wanted.dataType, NumericType)
+        if given.name in target.additive and not numeric:
+            expected = "a number, because it is additive,"
+        elif self.expressions.can_store(given.dataType, wanted.dataType):
+            return
+        else:
+            expected = wanted.dataType.simpleString()
+        what = f"column {given.name!r} for table {target.table!r}"
+        raise TypeClash(flow=self.flow.name, origin=target.origin, what=what, found=given.dataType.simpleString(), expected=expected)
+
+
+def _check_target_keys(flow: Flow, target: Target, table: SchemaLike, given: Mapping[str, Any]) -> None:
+    for name in (*target.keys, *target.additive):
+        named(flow, target.origin, "column", name, given)
+    if set(table.keys) != set(target.keys):
+        known = ", ".join(table.keys) or "none"
+        raise BadDeclaration(flow=flow.name, origin=target.origin, reason=f"keys={list(target.keys)} are not the keys of table {target.table!r} ({known})")
+    others = [name for name in given if name not in {*target.keys, *target.additive}]
+    if target.additive and others:
+        raise BadDeclaration(flow=flow.name, origin=target.origin, reason=f"columns {', '.join(others)} are neither keys nor additive")
