@@ -97,7 +97,7 @@ class Images:
             if not committed or not lane.has([part.piece for part in committed]):
                 return
         for run in grouped(committed, _SEGMENTS_AT_ONCE * self._settings.segment_rows):
-            if sum(part.rows for part in run) < max(self._settings.segment_rows // _QUARTERS, 1):
+            if sum(stop - start for _, start, stop in run) < max(self._settings.segment_rows // _QUARTERS, 1):
                 return
             yield run
 
@@ -118,10 +118,11 @@ class Images:
     def seal(self, table: TableSchema, source: str, run: Sequence[Slice], *, in_memory: bool) -> Segment:
         """Put neighbouring pieces of a lane into one file; the caller has the table's lock."""
         segment = self._write(table, run, in_memory=in_memory)
+        pieces = [piece for piece, _, _ in run]
         with self._catalyst.lock:
             memory = self._catalyst.tables[table.name]
-            if memory.lane(source).replace([part.piece for part in run], segment):
-                memory.discount([part.piece for part in run])
+            if memory.lane(source).replace(pieces, segment):
+                memory.discount(pieces)
                 if segment.in_memory:
                     memory.bytes_memory += segment.nbytes
                 else:
@@ -170,9 +171,10 @@ class Images:
         path = (self._memory if in_memory else self._spill) / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            rows = _tight(_joined(rows))
             # Written in steps of a megabyte: small ones cost time, and a page cannot end within one.
             step = min(max(_STEP_BYTES * rows.num_rows // max(rows.nbytes, 1), 1024), _ROW_GROUP_ROWS)
-            pq.write_table(_tight(_joined(rows)), path, row_group_size=_ROW_GROUP_ROWS, write_batch_size=step, **_PLAINLY)
+            pq.write_table(rows, path, row_group_size=_ROW_GROUP_ROWS, write_batch_size=step, **_PLAINLY)
         except BaseException as error:
             _unlink(str(path))
             if isinstance(error, OSError):
@@ -192,9 +194,10 @@ class Images:
 
 
 def _kind(part: Slice) -> str:
-    if not part.whole:
+    piece, start, stop = part  # not by the names of its properties: there are thousands of them for each query
+    if start or stop != piece.rows:
         return "part"
-    return "segment" if isinstance(part.piece.content, Segment) else "chunk"
+    return "segment" if isinstance(piece.content, Segment) else "chunk"
 
 
 def _segment_of(part: Slice) -> Segment:

@@ -45,16 +45,16 @@ def rows_of(slices: Sequence[Slice], columns: pa.Schema, names: Sequence[str] | 
     chosen = columns if names is None else pa.schema([columns.field(name) for name in names])
     tables: list[pa.Table] = []
     chunks: list[Chunk] = []
-    for part in slices:
-        content = part.piece.content
+    for piece, start, stop in slices:
+        content = piece.content
         if isinstance(content, Chunk):
-            chunks.append(content if part.stop - part.start == content.rows else content.slice(part.start, part.stop))
+            chunks.append(content if stop - start == content.rows else content.slice(start, stop))
         else:
             assert isinstance(content, Segment)
             if chunks:
                 tables.append(table_of(chunks, columns).select(chosen.names))
                 chunks = []
-            tables.append(content.read(chosen).slice(part.start, part.stop - part.start))
+            tables.append(content.read(chosen).slice(start, stop - start))
     if chunks or not tables:
         tables.append(table_of(chunks, columns).select(chosen.names))
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
@@ -107,7 +107,7 @@ def grouped(slices: Sequence[Slice], rows_min: int) -> Iterator[list[Slice]]:
     rows = 0
     for part in slices:
         group.append(part)
-        rows += part.rows
+        rows += part[2] - part[1]
         if rows >= rows_min:
             yield group
             group, rows = [], 0

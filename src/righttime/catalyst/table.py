@@ -229,6 +229,10 @@ class Lane:
         first_ids: list[int] = []
         offsets: list[int] = []
         before, next_id = 0, -1
+        # As ids ascend, this means one run: what a producer leaves that loads alone, thousands of pieces at a time.
+        if old[-1].last_id - old[0].first_id + 1 == content.rows:
+            self.pieces[place : place + len(old)] = [Piece(content, (old[0].first_id,), (0,))]
+            return True
         for piece in old:
             # A piece whose ids go on where the last one's ended needs no run of its own.
             joined = 1 if piece.first_ids[0] == next_id else 0
