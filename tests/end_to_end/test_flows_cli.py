@@ -200,6 +200,27 @@ def test_a_flow_that_is_declared_differently_is_built_anew_on_request(terminal: 
     assert Decimal(answered(terminal, shop)["amount"]) == 2 * Decimal(totals(shop)["amount"])
 
 
+def test_no_flow_begins_if_one_of_them_would_be_refused(terminal: Terminal, shop: Path) -> None:
+    """One that must be built anew, and one whose target has rows of somebody else; all of them are named."""
+    assert terminal("run", "-p", shop).code == 0
+    change(shop, 'amount="qty * price"', 'amount="2 * qty * price"')
+    (shop / "flows" / "before.py").write_text('import righttime as rt\nbefore = rt.Flow("before")\nbefore.stream("item").into("item_copy", keys=["item_id"])\n')
+    (shop / "flows" / "filled.py").write_text(
+        'import righttime as rt\nfilled = rt.Flow("filled")\nfilled.stream("item").select("item_id").into("ids", keys="item_id")\n'
+    )
+    with rt.open(shop / "warehouse", create=False) as wh:
+        wh.create_table("ids", "item_id INT NOT NULL", keys=["item_id"])
+        with wh.producer(name="somebody") as load:
+            load.insert("ids", (1,))
+
+    refused = terminal("run", "-p", shop)
+
+    assert refused.code == 1
+    assert re.findall(r"error \[(.*?)\]", refused.err) == ["flow.declaration", "flow.changed"], refused.err
+    with rt.open(shop / "warehouse", create=False) as wh:
+        assert "item_copy" not in wh.tables() and [flow.name for flow in wh.flows()] == ["sales"]
+
+
 @pytest.mark.parametrize("command", ["dry-run", "run"])
 def test_an_error_of_a_declaration_points_at_the_users_line(terminal: Terminal, shop: Path, command: str) -> None:
     """One line for each, exit code 1, no traceback, and no table is made, though another flow of the project is right."""

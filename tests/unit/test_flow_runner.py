@@ -694,12 +694,12 @@ def test_a_flow_begins_again_only_when_the_run_before_has_ended(stage: Stage, mo
     flows, running, came, alive = stage.wh._flows("test"), stage.runner, threading.Event(), []
     flows.runners["plain"] = running
 
-    def check(flow: rt.Flow) -> None:
+    def check(flow: rt.Flow, *, refresh: bool) -> None:
         alive.append([thread.name for thread in running._threads if thread.is_alive()])
         came.set()
         raise BadStream(stream="s", reason="far enough")
 
-    monkeypatch.setattr(flows, "_checked", check)
+    monkeypatch.setattr(flows, "check", check)
     stage.engine.gate.clear()
     stage.insert(1, 1)
     asked = stage.ask()

@@ -2,7 +2,8 @@
 
 In: a project.
 Out: targets that are stored, and per flow what that took; with `--keep` flows that go on until SIGTERM or Ctrl-C.
-Promise: nothing moves if a declaration is wrong. A flow that fails ends the command with exit code 1 and its reason; what others published stays.
+Promise: nothing moves if a declaration is wrong or one of the flows would be refused. A flow that fails ends the command with exit code 1 and its reason;
+what others published stays.
 """
 
 import threading
@@ -134,10 +135,9 @@ def _names(project: Project, refresh: list[str] | None, chosen: list[str] | None
 
 
 def _start(wh: Warehouse, flows: Sequence[Flow], anew: set[str]) -> list[Load]:
-    """Check all flows, then start them: one that is declared wrongly lets none begin."""
+    """Check all flows, then start them: one that is declared wrongly, or would be refused, lets none begin."""
     with _busy("Starting Spark and checking the flows …"):
-        problems = list(_problems(wh, flows))
-        refuse(problems)
+        refuse(list(_problems(wh, flows, anew)))
         loads = [Load(wh, flow, wh.run(flow, refresh=flow.name in anew)) for flow in flows]
     waiting = {status.name: status.rows_waiting for status in wh.flows()}
     for load in loads:
@@ -146,11 +146,11 @@ def _start(wh: Warehouse, flows: Sequence[Flow], anew: set[str]) -> list[Load]:
     return loads
 
 
-def _problems(wh: Warehouse, flows: Sequence[Flow]) -> Iterator[RightTimeError]:
+def _problems(wh: Warehouse, flows: Sequence[Flow], anew: set[str]) -> Iterator[RightTimeError]:
     for flow in flows:
         try:
             wh.create_streams(flow)
-            wh._flows("check a flow").analyse(flow)
+            wh._flows("check a flow").check(flow, refresh=flow.name in anew)
         except RightTimeError as error:
             yield error
 

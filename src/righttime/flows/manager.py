@@ -90,7 +90,7 @@ class Flows:
             if known is not None and known.running:
                 raise FlowRuns(flow=flow.name)
             self.stop(flow.name)  # one that failed may still be about to publish
-            analysed = self._checked(flow)
+            analysed = self.check(flow, refresh=refresh)
             targets = [*(target.table for target in flow.targets), letters_table(flow.name).name]
             with self._parts.catalyst.gated([target.table for target in flow.targets if target.table in self._parts.schemas]):
                 entry = self.catalogue.entry(flow.name)
@@ -126,18 +126,33 @@ class Flows:
             runner.start()
             return runner
 
-    def _checked(self, flow: Flow) -> Analysed:
-        """Refuse what cannot be before anything is written down."""
+    def check(self, flow: Flow, *, refresh: bool = False) -> Analysed:
+        """Raise what `run` would refuse a flow for; nothing is written down. Starts Spark."""
         for target in flow.targets:
             other = self._parts.catalyst.maintained.get(target.table)
             if other is not None and other.source != source_of(flow.name):
                 raise TableMaintained(table=target.table, flow=other.source.removeprefix("flow."))
             if target.table in self._parts.catalyst.tapped:
                 raise BadDeclaration(flow=flow.name, origin=target.origin, reason=f"table {target.table!r} is a stream itself; write into another")
-        return self.analyse(flow)
+        analysed = self.analyse(flow)
+        if not refresh:
+            self._refuse_unfit(flow, analysed)
+        return analysed
+
+    def _refuse_unfit(self, flow: Flow, analysed: Analysed) -> None:
+        """See that there is state to go on with, or that nothing is there yet."""
+        entry, last_job = self.catalogue.entry(flow.name), self._parts.catalyst.head.source(source_of(flow.name)).last.number
+        if entry is not None:
+            generation = entry.generation(last_job)
+            if generation.fingerprint != analysed.fingerprint:
+                raise FlowChanged(flow=flow.name)
+            if generation.first_job > last_job > 0:
+                raise StatesAhead(flow=flow.name, known=generation.first_job, job=last_job)
+        if not last_job:
+            self._refuse_filled(flow)  # also if it was begun: a refresh that would have replaced these rows was cut short
 
     def _generation(self, flow: Flow, analysed: Analysed, targets: Sequence[str], *, refresh: bool) -> Generation:
-        """Return the state to go on with; other declarations need another. One that was begun and never came to be used is dropped."""
+        """Return the state to go on with, or a new one. What was begun and never came to be used is dropped."""
         history = self._parts.catalyst.head.source(source_of(flow.name))
         entry = self.catalogue.begin(flow.name, flow.streams, targets, analysed.fingerprint, next_job=history.next_number)
         durable = self._parts.mover.durable.positions.get(source_of(flow.name))
@@ -145,12 +160,6 @@ class Flows:
         if refresh:
             return self.catalogue.renew(entry, flow.streams, targets, analysed.fingerprint, durable_job=durable_job, next_job=history.next_number)
         generation = entry.generation(history.last.number)
-        if generation.fingerprint != analysed.fingerprint:
-            raise FlowChanged(flow=flow.name)
-        if generation.first_job > history.last.number:
-            if history.last.number:
-                raise StatesAhead(flow=flow.name, known=generation.first_job, job=history.last.number)
-            self._refuse_filled(flow)  # nothing of it was ever shown for good: a refresh that would have replaced these rows was cut short
         self.catalogue.go_on(entry, generation, durable_job=durable_job)
         return generation
 
