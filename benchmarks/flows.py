@@ -63,7 +63,12 @@ def _with_share(size: str, share: float, rounds: int, plots: Path) -> list[Figur
     title = f"X1, size {size}, {share:.0%} updates and deletes"
     shown = {name: {"total time": seconds} for name, seconds in medians.items() if "paced" not in name}
     svg.bars(plots / f"x1_{size}_{share * 100:.0f}.svg", f"{title}: {shop.size.jobs} jobs", "s", shown, command=command("flows", size))
-    context = {"spark": version, "load": os.getloadavg()[0], "part of the jobs that was run sequentially": 1 / SEQUENTIAL_PART.get(size, 1), **medians}
+    context: dict[str, float | str] = {
+        "spark": version,
+        "load": os.getloadavg()[0],
+        "part of the jobs that was run sequentially": 1 / SEQUENTIAL_PART.get(size, 1),
+        **medians,
+    }
     return _figures(title, shop, medians, context)
 
 
