@@ -48,7 +48,8 @@ class TestPostgres(StoreBehaviour):
         """Publish what the writer's transaction holds, as the write of a state does."""
         writer = self.parts.store._writer
         assert writer is not None
-        writer.publish(next_state(self.parts).number)
+        state = next_state(self.parts)
+        writer.publish(state.number, state.time_us)
 
     def test_a_removal_on_an_old_version_is_refused_and_nothing_is_lost(self, store: Store) -> None:
         """U5 for removals: whoever built on a version that is not the newest is told; what is undone here is the step, not a version."""

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -459,7 +460,7 @@ def test_a_commit_whose_connection_breaks_is_looked_up(parts: PostgresParts, oth
             writer._connection.execute("COMMIT")
         kill(other, backend_of(parts))
         if committed:
-            writer.publish(state.number)
+            writer.publish(state.number, state.time_us)
             assert parts.ledger.newest_state().number == state.number
         else:
             with pytest.raises((CommitFailed, DatabaseUnreachable)):
@@ -468,8 +469,8 @@ def test_a_commit_whose_connection_breaks_is_looked_up(parts: PostgresParts, oth
     assert skus(parts) == [1]
 
 
-def committed_unheard(parts: PostgresParts, sku: int) -> int:
-    """Store a row as the next state, and let the writer know nothing of the COMMIT; return the state's number."""
+def committed_unheard(parts: PostgresParts, sku: int) -> tuple[int, int]:
+    """Store a row as the next state, and let the writer know nothing of the COMMIT; return the state's number and time."""
     writer, before = writer_of(parts), parts.store.newest_version(SALE)
     files = parts.store.write_files(SALE, sales(sku), batch_id="b")
     version = parts.store.commit(SALE, files, version=before, batch_id="b", batch_number=1)
@@ -477,7 +478,7 @@ def committed_unheard(parts: PostgresParts, sku: int) -> int:
     parts.ledger._write(writer, "INSERT INTO {0}.state VALUES (%s, %s, %s, %s)", (state.number, state.time_us, "x", state.to_json()))
     assert writer._connection is not None
     writer._connection.execute("COMMIT")
-    return state.number
+    return state.number, state.time_us
 
 
 def end_who_waits_for_the_lock(url: str) -> None:
@@ -490,13 +491,13 @@ def end_who_waits_for_the_lock(url: str) -> None:
 
 def test_a_commit_that_cannot_be_looked_up_is_unknown(url: str, parts: PostgresParts, other: psycopg.Connection) -> None:
     """The server goes down while the writer waits to look: nobody says that nothing happened, and nobody goes on as if it had not."""
-    number = committed_unheard(parts, 1)
+    number, time_us = committed_unheard(parts, 1)
     kill(other, backend_of(parts))
     _lock(other, parts.address, wait=True)
     ending = threading.Thread(target=end_who_waits_for_the_lock, args=(url,))
     ending.start()
     with pytest.raises(CommitUnknown):
-        writer_of(parts).publish(number)
+        writer_of(parts).publish(number, time_us)
     ending.join()
     other.execute("SELECT pg_advisory_unlock_all()")
     with pytest.raises(WriterLost, match="did happen"):
@@ -560,26 +561,26 @@ def test_a_session_of_our_own_that_does_not_end_is_no_other_writer(parts: Postgr
 
 def test_a_commit_over_a_connection_that_was_dropped_silently_is_looked_up(parts: PostgresParts) -> None:
     """It was committed, or it was not; neither is the loss of the writer."""
-    number = committed_unheard(parts, 1)
+    number, time_us = committed_unheard(parts, 1)
     with cut_silently(parts):
-        writer_of(parts).publish(number)
+        writer_of(parts).publish(number, time_us)
     assert parts.ledger.newest_state().number == number
     files = parts.store.write_files(SALE, sales(2), batch_id="b")
     version = parts.store.commit(SALE, files, version=1, batch_id="b", batch_number=2)
     writer_of(parts).made("sale", version, [files[0].path])
     with cut_silently(parts), pytest.raises(CommitFailed, match="not committed"):
-        writer_of(parts).publish(number + 1)
+        writer_of(parts).publish(number + 1, time_us + 1)
     add(parts, SALE, sales(3))
     assert skus(parts) == [1, 3]
 
 
 def test_a_commit_behind_which_somebody_took_the_lock_is_unknown(url: str, parts: PostgresParts, other: psycopg.Connection, tmp_path: Path) -> None:
     """Until it is seen in the ledger nobody can say whether it happened; after that this writer is out."""
-    number = committed_unheard(parts, 1)
+    number, time_us = committed_unheard(parts, 1)
     kill(other, backend_of(parts))
     second = open_parts(url, tmp_path)
     with pytest.raises(CommitUnknown):
-        writer_of(parts).publish(number)
+        writer_of(parts).publish(number, time_us)
     with pytest.raises(WriterLost):
         add(parts, SALE, sales(2))
     second.close()
@@ -590,6 +591,30 @@ def test_a_server_that_vanishes_is_given_up_in_bounded_time(url: str, given: str
     """Nobody answers what was sent: the kernel would send it again for a quarter of an hour, and the whole catalyst wait for it."""
     with connect(Address.of(url + given, load_settings())) as connection, socket.socket(fileno=os.dup(connection.fileno())) as seen:
         assert seen.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == bound_ms
+
+
+def test_a_state_of_another_process_is_not_taken_for_our_own(
+    url: str, parts: PostgresParts, other: psycopg.Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit never arrived, and somebody else made the state of the same number meanwhile: ours did not happen."""
+    files = parts.store.write_files(SALE, sales(1), batch_id="b")
+    version = parts.store.commit(SALE, files, version=0, batch_id="b", batch_number=1)
+    state = next_state(parts, {"sale": (version, 1)})
+    publish = writer_of(parts).publish
+
+    def overtaken(number: int, time_us: int) -> None:
+        kill(other, backend_of(parts))
+        second = open_parts(url, tmp_path)
+        second.ledger.write_state(replace(next_state(second), time_us=state.time_us + 1), kind="log")
+        second.close()
+        publish(number, time_us)
+
+    monkeypatch.setattr(writer_of(parts), "publish", overtaken)
+    with pytest.raises(CommitUnknown):
+        parts.ledger.write_state(state, kind="materialize")
+    with pytest.raises(WriterLost, match="another process wrote"):
+        add(parts, SALE, sales(2))
+    assert skus(parts) == []
 
 
 def test_readers_reconnect_by_themselves(parts: PostgresParts, other: psycopg.Connection) -> None:

@@ -99,7 +99,7 @@ class PostgresLedger:
         self._write_minmax(writer, state, list(changed.values()))
         self._prune_states(writer, now_us=state.time_us)
         reach(CrashPoint.LEDGER_BEGUN)
-        writer.publish(state.number)
+        writer.publish(state.number, state.time_us)
         self._written.update(changed)
         reach(CrashPoint.LEDGER_COMMITTED)
 

@@ -22,6 +22,9 @@ from righttime.telemetry import get_log
 
 log = get_log("writer")
 
+_State = tuple[int, int]
+"""A state's number and time: another process may make one of the same number, but not at the same time."""
+
 _LOCK_SPACE = 0x52544C31  # "RTL1": the first half of the advisory lock's key, the second stands for the ledger's schema
 
 
@@ -33,8 +36,8 @@ class PostgresWriter:
         self._connection: Connection | None = connection
         self._guard = threading.RLock()
         self._session = _session_of(connection)
-        self._known = _newest_number(connection, address)
-        self._in_doubt: int | None = None
+        self._known = _newest_state(connection, address)
+        self._in_doubt: _State | None = None
         self._open = False
         self._lost: str | None = None
         self._versions: dict[str, int] = {}
@@ -116,8 +119,8 @@ class PostgresWriter:
                 self.roll_back()
                 raise CommitFailed(source="ledger", step="ledger", reason="an interrupted step had left rows in the transaction; they are gone now")
 
-    def publish(self, number: int) -> None:
-        """Commit the step as state `number`: the commit point. If the connection breaks meanwhile, find out on another one."""
+    def publish(self, number: int, time_us: int) -> None:
+        """Commit the step as state `number` of that time: the commit point. If the connection breaks meanwhile, find out on another one."""
         with self._guard:
             connection = self._begun()
             try:
@@ -127,9 +130,9 @@ class PostgresWriter:
                     self.roll_back()
                     raise translated(error, self.address, step="commit") from error
                 afterwards, self._afterwards = self._afterwards, []
-                self._find_out(number, error)
+                self._find_out((number, time_us), error)
                 self._afterwards = afterwards
-            self._known = number
+            self._known = (number, time_us)
             afterwards, self._afterwards = self._afterwards, []
             self._forget_step()
         for work in afterwards:
@@ -230,17 +233,17 @@ class PostgresWriter:
         if newest != self._known:
             connection.close()
             own = newest == self._in_doubt
-            self._lost = "a commit whose outcome was unknown did happen" if own else f"its connection broke, and another process wrote state {newest}"
+            self._lost = "a commit whose outcome was unknown did happen" if own else f"its connection broke, and another process wrote state {newest[0]}"
             raise WriterLost(path=self.address.name, reason=self._lost)
         self._in_doubt = None
         return connection
 
-    def _looked_up(self) -> tuple[Connection, int]:
+    def _looked_up(self) -> tuple[Connection, _State]:
         """Return a new connection with the lock, and the newest state; raise `WarehouseLocked`, or `DatabaseUnreachable` whatever the server says."""
         connection = connect(self.address)
         try:
             self._lock_again(connection)
-            newest, self._session = _newest_number(connection, self.address), _session_of(connection)
+            newest, self._session = _newest_state(connection, self.address), _session_of(connection)
             return connection, newest
         except psycopg.Error as error:
             connection.close()
@@ -259,24 +262,24 @@ class PostgresWriter:
                 raise DatabaseUnreachable(path=self.address.name, reason="the session whose connection broke has not ended yet") from None
             raise
 
-    def _find_out(self, number: int, error: psycopg.Error) -> None:
-        """Return if state `number` was committed before the connection broke; otherwise raise what is true."""
+    def _find_out(self, state: _State, error: psycopg.Error) -> None:
+        """Return if `state` was committed before the connection broke; otherwise raise what is true."""
         assert self._connection is not None
         self._connection.close()
         self._forget_step()
         # In doubt until the ledger was seen, however this ends.
-        self._in_doubt = number
+        self._in_doubt = state
         try:
             connection, newest = self._looked_up()
         except RightTimeError as cause:
-            reason = f"the connection to {self.address.name} broke while state {number} was committed, and it could not be looked up ({cause.code})"
+            reason = f"the connection to {self.address.name} broke while state {state[0]} was committed, and it could not be looked up ({cause.code})"
             raise CommitUnknown(source="ledger", reason=reason) from error
-        if newest not in (number, self._known):
+        if newest not in (state, self._known):
             connection.close()
-            self._lost = f"its connection broke, and another process wrote state {newest}"
-            raise CommitUnknown(source="ledger", reason=f"another process wrote state {newest} since the connection broke") from error
+            self._lost = f"its connection broke, and another process wrote state {newest[0]}"
+            raise CommitUnknown(source="ledger", reason=f"another process wrote state {newest[0]} since the connection broke") from error
         self._connection, self._in_doubt = connection, None
-        if newest != number:
+        if newest != state:
             raise CommitFailed(source="ledger", step="commit", reason="the connection broke; looked up: it was not committed") from error
 
 
@@ -334,6 +337,6 @@ def _lock_key(address: Address) -> int:
     return number - (1 << 32) if number >= 1 << 31 else number
 
 
-def _newest_number(connection: Connection, address: Address) -> int:
-    ((number,),) = run(connection, address.ours("SELECT coalesce(max(number), -1) FROM {0}.state"))
-    return int(number)
+def _newest_state(connection: Connection, address: Address) -> _State:
+    newest = run(connection, address.ours("SELECT number, time_us FROM {0}.state ORDER BY number DESC LIMIT 1"))
+    return (int(newest[0][0]), int(newest[0][1])) if newest else (-1, 0)
