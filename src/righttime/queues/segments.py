@@ -93,6 +93,8 @@ def find_segments(folder: Path) -> list[tuple[Segment, Commits]]:
             raise WarehouseDamaged(path=path, reason=f"the segment cannot be read ({error})") from error
         times = commits.times
         found.append((Segment(path, first_seq, last_seq, int(times[0]), int(times[-1]), path.stat().st_size), commits))
+    if found:
+        sync_folder(folder)  # whoever sealed the last one may have died before, and its rows are about to leave the log
     return found
 
 
