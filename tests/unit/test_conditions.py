@@ -95,6 +95,24 @@ def test_parameters_stand_for_literals_in_their_order() -> None:
     assert parse_condition(condition.text, SALE) == condition
 
 
+@pytest.mark.parametrize(
+    ("text", "parameters", "canonical"),
+    [
+        ("qty = -CAST(? AS INT)", [5], "`qty` = (-CAST(5 AS INT))"),
+        ("qty = -CAST(? AS INT) OR id = ?", [5, 7], "(`qty` = (-CAST(5 AS INT))) OR (`id` = 7)"),
+        ("qty = -CAST(-CAST(? AS INT) AS INT) AND id = ?", [5, 7], "(`qty` = (-CAST(-CAST(5 AS INT) AS INT))) AND (`id` = 7)"),
+        (
+            f"qty = -CAST(? AS INT) AND id IN ({', '.join('?' * 120)})",
+            [5, *range(120)],
+            f"(`qty` = (-CAST(5 AS INT))) AND (`id` IN ({', '.join(map(str, range(120)))}))",
+        ),
+    ],
+)
+def test_each_parameter_is_taken_once(text: str, parameters: list[Any], canonical: str) -> None:
+    """Minus in front of a CAST looks at it twice, and must not take the next parameter for it."""
+    assert parse_condition(text, SALE, parameters).text == canonical
+
+
 def test_a_naive_datetime_means_utc() -> None:
     """As in an insert."""
     naive, aware = (

@@ -196,7 +196,9 @@ class Binder:
         long = self._lists.get(nodes[0].name) if len(nodes) == 1 else None
         if long is None:
             return [self.term(choice) for choice in nodes]
-        return [literal_of(value) for value in chain(long.values, islice(self._parameters, long.parameters))]
+        given = list(islice(self._parameters, long.parameters))
+        assert len(given) == long.parameters, "each ? takes one parameter, and they were counted"
+        return [literal_of(value) for value in chain(long.values, given)]
 
     def _between(self, node: exp.Between) -> Term:
         refuse_further(node, "this", "low", "high")
@@ -223,12 +225,8 @@ class Binder:
 
     def _neg(self, node: exp.Neg) -> Term:
         refuse_further(node, "this")
-        if isinstance(node.this, exp.Cast):
-            found = self._cast(node.this, negative=True)
-            if found.kind == "literal":
-                return found
-            return operators.minus(number(self._cast(node.this), "-"))
-        return operators.minus(number(self.term(node.this), "-"))
+        made = self._typed_literal(node.this, negative=True) if isinstance(node.this, exp.Cast) else None
+        return made if made is not None else operators.minus(number(self.term(node.this), "-"))
 
     def _abs(self, node: exp.Abs) -> Term:
         refuse_further(node, "this")
@@ -239,17 +237,21 @@ class Binder:
             refuse("TRY_CAST is not known here", "Write CAST.")
         return self._cast(node)
 
-    def _cast(self, node: exp.Cast, *, negative: bool = False) -> Term:
-        refuse_further(node, "this", "to")
-        wanted = cast_type(node.to)
-        made = read_typed(node.this, wanted, negative=negative, typed=type(node) is exp.Cast and isinstance(node.this, exp.Literal) and node.this.is_string)
+    def _cast(self, node: exp.Cast) -> Term:
+        made = self._typed_literal(node)
         if made is not None:
             return made
-        part = self.term(node.this)
+        wanted, part = cast_type(node.to), self.term(node.this)
         result = converted(part, wanted, written=True)
         if result is None:
             refuse(f"CAST from {type_name(part.type)} to {type_name(wanted)} is not known here", "Compute the value before and pass it as a parameter.")
         return result
+
+    def _typed_literal(self, node: exp.Cast, *, negative: bool = False) -> Term | None:
+        """Return a cast that is itself a literal, such as `5L` or `DATE '…'`; None if it takes a conversion. It takes no parameter."""
+        refuse_further(node, "this", "to")
+        typed = type(node) is exp.Cast and isinstance(node.this, exp.Literal) and node.this.is_string
+        return read_typed(node.this, cast_type(node.to), negative=negative, typed=typed)
 
     def _dpipe(self, node: exp.DPipe) -> Term:
         refuse_further(node, "this", "expression", "safe")
