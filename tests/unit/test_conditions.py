@@ -5,6 +5,7 @@ import math
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -111,6 +112,28 @@ def test_parameters_stand_for_literals_in_their_order() -> None:
 def test_each_parameter_is_taken_once(text: str, parameters: list[Any], canonical: str) -> None:
     """Minus in front of a CAST looks at it twice, and must not take the next parameter for it."""
     assert parse_condition(text, SALE, parameters).text == canonical
+
+
+@pytest.mark.parametrize("number", [2**63 + 1, 10**25 + 1, -(2**63) - 1, 10**30 - 1])
+@pytest.mark.parametrize("text", ["big - ? = 0", "CASE WHEN ok THEN ? ELSE big END = big", "coalesce(NULL, ?) = big", "big IN (?, 1)", "big = ?", "big * 1 < ? + 1"])
+def test_a_whole_number_beyond_bigint_keeps_every_digit(text: str, number: int) -> None:
+    """It is a DECIMAL, as the same digits in the text are, and not the DOUBLE next to it."""
+    table = declare_table("wide", "big DECIMAL(30,0), ok BOOLEAN")
+    rows = pa.table({"big": [Decimal(number), Decimal(number - 1)], "ok": [True, True]}, table.columns)
+
+    condition = parse_condition(text, table, [number])
+
+    assert condition == parse_condition(text.replace("?", str(number)), table)
+    assert condition == parse_condition(condition.text, table)
+    assert condition.mask(rows).to_pylist()[0]
+
+
+@pytest.mark.parametrize("number", [np.uint64(2**63 + 1), Decimal("1E+30"), Decimal("-12E+28")])
+def test_other_classes_of_large_numbers_keep_every_digit(number: Any) -> None:
+    """Those of numpy, and a Decimal with more places than Python's default precision has."""
+    table = declare_table("wide", "big DECIMAL(38,0)")
+    condition = parse_condition("big + ? = 0", table, [number])
+    assert condition == parse_condition(f"big + {int(number)} = 0", table)
 
 
 def test_a_naive_datetime_means_utc() -> None:

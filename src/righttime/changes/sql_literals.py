@@ -76,10 +76,10 @@ def _canonical(value: Any, type_: pa.DataType) -> Any:
     if isinstance(value, datetime):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
     if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, Decimal):
-        # 1E+3 is 1000 in SQL.
-        return value.quantize(Decimal(1)) if int(value.as_tuple().exponent) > 0 else value
+        value = value.item()
+    if kind.is_decimal(type_):
+        # A whole number beyond BIGINT has more digits than a float, and 1E+3 is 1000 in SQL.
+        return value if isinstance(value, Decimal) and int(value.as_tuple().exponent) <= 0 else Decimal(int(value))
     return bytes(value) if kind.is_binary(type_) else value
 
 
@@ -114,7 +114,7 @@ def _number(text: str) -> Term:
     if text.lstrip("-").isdigit():
         value: Any = int(text)
         type_ = integer_type(value)
-        value = Decimal(value) if type_ is not None and kind.is_decimal(type_) else value
+        value = _canonical(value, type_) if type_ is not None else value
     elif "e" in text.lower():
         value, type_ = float(text), pa.float64()
     else:
