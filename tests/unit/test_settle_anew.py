@@ -53,3 +53,35 @@ def test_a_commit_that_others_overtook_is_stored_all_the_same(tmp_path: Path, mo
         load.commit(durability="warehouse")
         assert engine.catalyst.table("sale").rows_unstored == 0
         assert sorted(warehouse.read("sale").rows()) == [(1, 10), (2, 2)]
+
+
+def test_what_was_settled_before_a_step_that_stores_nothing_is_settled_again(tmp_path: Path) -> None:
+    """A lazy commit to another table keeps the step from storing; it forgets settled rows all the same, and a query that was computing must notice."""
+    with rt.open(tmp_path / "wh") as wh:
+        wh.create_table("t", "k INT, v INT", keys=["k"])
+        wh.create_table("other", "x INT")
+        load, lazy = wh.producer(name="load"), wh.producer(name="lazy", policy=rt.OnDemand())
+        load.insert_many("t", [(1, 1), (2, 2), (3, 3)])
+        load.commit(materialize=True)
+        lazy.insert("other", (1,))
+        lazy.commit()
+        load.delete("t", {"k": 1})
+        load.update("t", {"v": 20}, {"k": 2})
+        load.commit()
+        assert sorted(wh.read("t").rows()) == [(2, 20), (3, 3)]
+        load.update("t", {"v": 21}, {"k": 2})
+        load.commit()
+        engine = wh._writer("test")
+        compute, steps = engine.settler._compute, [lambda: engine.mover.materialize(["t"])]
+
+        def overtaken(*args: Any, **options: Any) -> Any:
+            outcome = compute(*args, **options)
+            if steps:
+                steps.pop()()
+            return outcome
+
+        engine.settler._compute = overtaken  # type: ignore[method-assign]
+        assert sorted(wh.read("t").rows()) == [(2, 21), (3, 3)]
+        lazy.flush()
+        wh.materialize()
+        assert (sorted(wh.read("t").rows()), steps) == ([(2, 21), (3, 3)], [])

@@ -7,6 +7,7 @@ Promise: it only moves rows that are committed; a failure is logged, shown in th
 
 import threading
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 
 from righttime.catalyst.shell import Catalyst
 from righttime.errors import RightTimeError
@@ -28,6 +29,7 @@ class Keeper:
         self._every_s = settings.materialize_every_s
         self._stopped = False
         self._retry_at_s = 0.0
+        self._left: dict[str, _Left] = {}
         self.failure: str | None = None
         self._thread: threading.Thread | None = None
         if self._rows or self._every_s:
@@ -55,18 +57,34 @@ class Keeper:
                 if self._stopped:
                     return
                 if not tables:
-                    self._catalyst.grown.wait(timeout=max(next_s - clock.monotonic_s(), 0.01) if self._every_s else None)
+                    self._catalyst.grown.wait(timeout=self._wait_s(next_s if self._every_s else None))
                     continue
             if due:
                 next_s = clock.monotonic_s() + self._every_s
             self._store(tables)
 
+    def _wait_s(self, next_s: float | None) -> float | None:
+        """Return how long there is nothing to do unless somebody commits; None if for ever."""
+        now_s = self._catalyst.clock.monotonic_s()
+        times = [*(left.retry_at_s for left in self._left.values()), *([] if next_s is None else [next_s])]
+        times += [self._retry_at_s] if self._retry_at_s > now_s else []
+        return max(min(times) - now_s, 0.01) if times else None
+
     def _due(self, *, everything: bool) -> list[str]:
         if self._catalyst.clock.monotonic_s() < self._retry_at_s:
             return []
-        return [
-            name for name, table in self._catalyst.tables.items() if table.rows_unstored and (everything or (self._rows and table.rows_unstored >= self._rows))
-        ]
+        unstored = {name: table.rows_unstored for name, table in self._catalyst.tables.items() if table.rows_unstored}
+        return [name for name, rows in unstored.items() if everything or (self._rows and rows >= self._rows and not self._held_back(name))]
+
+    def _held_back(self, name: str) -> bool:
+        """Tell whether rows are those that the last step had to leave, uncommitted or behind a lazy producer: another step would leave them, too."""
+        left = self._left.get(name)
+        if left is None or self._catalyst.tables[name].rows_unstored >= left.rows + self._rows:
+            return False
+        now_s = self._catalyst.clock.monotonic_s()
+        if now_s >= left.retry_at_s and self._catalyst.head.number == left.state:
+            self._left[name] = replace(left, retry_at_s=now_s + _RETRY_S)  # nothing has happened since
+        return now_s < self._left[name].retry_at_s
 
     def _store(self, tables: list[str]) -> None:
         try:
@@ -76,3 +94,19 @@ class Keeper:
             self.failure = str(error)
             self._retry_at_s = self._catalyst.clock.monotonic_s() + _RETRY_S
             log.warning("materialize.failed", tables=tables, code=error.code, error=str(error))
+            return
+        with self._catalyst.lock:
+            for name in tables:
+                rows = self._catalyst.tables[name].rows_unstored
+                self._left.pop(name, None)
+                if self._rows and rows >= self._rows:
+                    self._left[name] = _Left(rows, self._catalyst.head.number, self._catalyst.clock.monotonic_s() + _RETRY_S)
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """Rows that a step did not store, the state after it, and when to try again if that has changed."""
+
+    rows: int
+    state: int
+    retry_at_s: float

@@ -57,13 +57,17 @@ class _Moved(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _View:
-    """One table as it is before some operations, and these."""
+    """One table as it is before some operations, and these; what they come to can be published as long as the table's `ground` stays the same."""
 
     changes: int
-    version: int
+    ground: tuple[int, int]
     hidden: Hidden
     lanes: Sequence[LaneView]
     entries: Sequence[Entry]
+
+    @property
+    def version(self) -> int:
+        return self.ground[0]
 
 
 class Settler:
@@ -107,7 +111,8 @@ class Settler:
             return False
         with self._catalyst.lock:
             memory = self._catalyst.tables[table]
-            if memory.version != view.version or memory.settled_us >= time_us:
+            # Not the version alone: a step that could store nothing of the table forgets what was settled all the same.
+            if ground_of(memory) != view.ground or memory.settled_us >= time_us:
                 return memory.settled_us >= time_us
             self._publish(memory, outcome)
             memory.settled_us = time_us
@@ -119,8 +124,8 @@ class Settler:
             lanes = [LaneView(lane, lane.times.at(time_us)) for lane in memory.lanes.values()]
             entries = [entry for lane in memory.lanes.values() for entry in _entries(lane, memory.settled_us, time_us)]
             ends = memory.ends
-            settled_us, changes, version = memory.settled_us, memory.changes, memory.version
-        return _View(changes, version, ends.at(settled_us), lanes, entries)
+            settled_us, changes, ground = memory.settled_us, memory.changes, ground_of(memory)
+        return _View(changes, ground, ends.at(settled_us), lanes, entries)
 
     def _compute(self, table: str, view: _View, *, own: str | None = None, first_id: int = 0) -> Settled:
         """Run the operations; with `own`, look whether unique keys stay so if this source commits from `first_id` on."""
@@ -256,7 +261,7 @@ class Settler:
         own = memory.lane(source)
         entries = [entry for lane in memory.lanes.values() for entry in _entries(lane, memory.settled_us, time_us)]
         entries += [Entry(OPEN_US, source, placed) for placed in own.operations_between(own.times.committed_id + 1, own.last_id)]
-        return _View(memory.changes, memory.version, memory.ends.at(min(time_us, memory.settled_us)), lanes, entries)
+        return _View(memory.changes, ground_of(memory), memory.ends.at(min(time_us, memory.settled_us)), lanes, entries)
 
     def _lock_of(self, table: str) -> threading.Lock:
         with self._guard:
