@@ -32,8 +32,8 @@ COLUMNS: dict[str, list[Any]] = {
     "g": [0, -7, 32767, -32768, 3, None],
     "b": [0, 1, -1, 2**31 - 1, -(2**31), None, 7, 10],
     "c": [0, 3, -3, 2**63 - 1, -(2**63), None, 2**53 + 1],
-    "f": [0.0, -0.0, 1.5, math.nan, math.inf, -math.inf, None, 0.1, 3.4028234663852886e38],
-    "x": [0.0, -0.0, 2.5, math.nan, math.inf, -math.inf, None, 0.1, 1e-30, 1.7976931348623157e308, 9.3e18],
+    "f": [0.0, -0.0, 1.5, math.nan, -math.nan, math.inf, -math.inf, None, 0.1, 3.4028234663852886e38],
+    "x": [0.0, -0.0, 2.5, math.nan, -math.nan, math.inf, -math.inf, None, 0.1, 1e-30, 1.7976931348623157e308, 9.3e18],
     "y": [1.0, math.nan, None, -2.5, 0.0, 1e300, 127.9, -128.9],
     "p": [Decimal("0.00"), Decimal("1.50"), Decimal("-1.55"), Decimal("99999999.99"), Decimal("-99999999.99"), None, Decimal("0.05")],
     "q": [Decimal("0"), Decimal("1.0000000005"), Decimal("-3.3333333333"), Decimal("9" * 28 + "." + "9" * 10), None, Decimal("0.0000000001")],
@@ -82,7 +82,7 @@ CONDITIONS = r"""
     w = timestamp '1970-01-01 00:00:00'; t = '2026-01-31T13:30:00.5+01:00'; ok; not ok; ok = no; ok < no; ok and no; ok or no; ok is true;
     ok is not true; ok is false; ok is null; ok and null; ok or null; not (ok and no); !ok; ! b = 7; b is null; b is not null; b <=> null;
     b <=> 7; a <=> b; x <=> y; b is distinct from 7; b is not distinct from c; s <=> u; b in (1, 7); b in (1, null); b not in (1, 7);
-    b not in (1, null); x in (0.0, 2.5); x in (cast('NaN' as double)); s in ('a', ''); b in (1.5, 7); a in (300, 5); p in (1.5, 0);
+    b not in (1, null); x in (0.0, 2.5); x in (cast('NaN' as double)); f not in (cast('NaN' as float), 0.0F); s in ('a', ''); b in (1.5, 7); a in (300, 5); p in (1.5, 0);
     b between 0 and 10; b not between 0 and 10; x between -1 and 3; s between 'a' and 'b'; p between 0.01 and 2; 5 between a and b;
     d between '1969-01-01' and '2000-01-01'; s like 'a%'; s like '%a%'; s like '_'; s like '__'; s like '\\%'; s like 'a\\_b';
     s not like '%a%'; s like 'a#_b' escape '#'; s like ''; s like '%'; s like 'a.b'; s like 'a\\\\b'; a + 1 > b; a <> 0 and b / a > 0;

@@ -29,7 +29,7 @@ rows = st.lists(
             "n": st.integers(0, 3),
             "a": st.none() | numbers,
             "c": st.none() | numbers | st.sampled_from([2**63 - 1, -(2**63), 3_000_000_000]),
-            "x": st.none() | st.sampled_from([0.0, -0.0, 1.5, -2.0, math.nan, math.inf]),
+            "x": st.none() | st.sampled_from([0.0, -0.0, 1.5, -2.0, math.nan, -math.nan, math.inf]),
             "s": st.none() | st.sampled_from(["", "a", "ab", "b%", "é", "A"]),
             "ok": st.none() | st.booleans(),
             "p": st.none() | st.sampled_from([Decimal("0.00"), Decimal("1.50"), Decimal("-99999999.99")]),

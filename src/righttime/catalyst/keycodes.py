@@ -2,7 +2,7 @@
 
 In: the keys of some operations, of one or several columns of any type.
 Out: a number for each key, and for any other rows the number of the equal key, -1 where there is none.
-Promise: exact equality of values; no hashing.
+Promise: equality as in SQL: NaN equals NaN, 0.0 equals -0.0; no hashing.
 """
 
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from righttime.changes.operations import Numbers
+from righttime.changes.operators import alike
 
 
 class KeyCodes:
@@ -17,7 +18,7 @@ class KeyCodes:
 
     def __init__(self, keys: pa.Table) -> None:
         self._names = keys.schema.names
-        self._values = [pc.unique(_comparable(column)) for column in keys.columns]
+        self._values = [pc.unique(alike(column)) for column in keys.columns]
         # Column by column the prefixes that occur are numbered anew, so that no product of counts can overflow.
         self._prefixes: list[Numbers] = []
         codes = np.zeros(keys.num_rows, dtype=np.int64)
@@ -40,12 +41,7 @@ class KeyCodes:
         return codes
 
 
-def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return values of which equal ones look the same: there are two zeros of floating point, and a sum has only one."""
-    return pc.add(column, pa.scalar(0.0, column.type)) if pa.types.is_floating(column.type) else column
-
-
 def _places(column: pa.ChunkedArray, values: pa.Array) -> Numbers:
     """Return for each value its place among `values`, -1 if it is not there."""
-    places = pc.fill_null(pc.index_in(_comparable(column), value_set=values), -1)
+    places = pc.fill_null(pc.index_in(alike(column), value_set=values), -1)
     return np.asarray(places.to_numpy(), dtype=np.int64)

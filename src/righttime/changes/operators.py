@@ -56,6 +56,13 @@ def compare(operator: str, left: Any, right: Any) -> Any:
             return pc.or_(plain, right_nan)
 
 
+def alike(found: Any) -> Any:
+    """Return values of which equal ones have the same bits: of floating point there are two zeros, and NaN with and without a sign."""
+    if not kind.is_floating(found.type):
+        return found
+    return pc.if_else(pc.is_nan(found), pa.scalar(float("nan"), found.type), pc.add(found, pa.scalar(0.0, found.type)))
+
+
 def logic(operator: str, parts: Sequence[Term]) -> Term:
     """Return `left AND right` or `left OR right`; the right one is computed only where the left one does not decide."""
     left, right = parts
@@ -84,12 +91,10 @@ def membership(part: Term, choices: Sequence[Term]) -> Term:
     """Return `part IN (literals)`, all of one type."""
     values = [choice.value for choice in choices if choice.value is not None]
     has_null = len(values) < len(choices)
-    if kind.is_floating(part.type):
-        values += [-value for value in values if value == 0]
-    wanted = pa.array(values, part.type)
+    wanted = alike(pa.array(values, part.type))
 
     def compute(found: Any) -> Any:
-        inside = pc.is_in(found, value_set=wanted)
+        inside = pc.is_in(alike(found), value_set=wanted)
         certain = pc.if_else(inside, True, pa.scalar(None, pa.bool_())) if has_null else inside
         return pc.if_else(pc.is_valid(found), certain, pa.scalar(None, pa.bool_()))
 
