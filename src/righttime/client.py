@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from righttime.catalyst.durable import Declared
+from righttime.catalyst.interrupts import uninterrupted
 from righttime.catalyst.messages import Adopted, Bypass
 from righttime.catalyst.policies import Immediate, Policy
 from righttime.catalyst.port import checked_source
@@ -127,8 +128,9 @@ class Warehouse(Handle, FlowMethods):
             _refuse_taken(engine, checked)
             statement = read_statement(query)
             engine.consumer.plan(statement)
-            engine.mover.declare(Declared(view=(checked, statement.text)))
-            engine.views[checked] = statement.text
+            with uninterrupted():
+                engine.mover.declare(Declared(view=(checked, statement.text)))
+                engine.views[checked] = statement.text
 
     def schema(self, table: str) -> TableSchema:
         """Return a table's declaration."""
@@ -196,7 +198,7 @@ class Warehouse(Handle, FlowMethods):
             engine.catalyst.close_link(link)
 
     def _adopt_existing(self, engine: Engine, adopt_table: Callable[[str], tuple[TableSchema, int, int]], table: str) -> int:
-        with engine.declarations:
+        with engine.declarations, uninterrupted():
             _refuse_taken(engine, str(table).lower())
             schema, version, rows = adopt_table(str(table).lower())
             state = engine.mover.declare(Declared(table=schema, version=version, rows=rows))

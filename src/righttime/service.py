@@ -19,6 +19,7 @@ import pyarrow.dataset as ds
 
 from righttime.catalyst.durable import Declared
 from righttime.catalyst.images import Images, forget_spilled
+from righttime.catalyst.interrupts import uninterrupted
 from righttime.catalyst.keeper import Keeper
 from righttime.catalyst.local import LocalSessions
 from righttime.catalyst.mover import Mover
@@ -153,7 +154,7 @@ class Engine:
 
     def declare(self, schema: TableSchema) -> None:
         """Make a new table known."""
-        with self.declarations:
+        with self.declarations, uninterrupted():
             version = self.store.create(schema)
             self.mover.declare(Declared(table=schema, version=version))
             self.schemas[schema.name] = schema

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from righttime.catalyst.capture import LaneCapture, Overtaken, capture, storable_cuts
 from righttime.catalyst.durable import Declared, DurableStep, Order
+from righttime.catalyst.interrupts import uninterrupted
 from righttime.catalyst.links import Link
 from righttime.catalyst.log import Log, LogEntry
 from righttime.catalyst.messages import Bypass, Published
@@ -79,7 +80,7 @@ class Mover:
 
     def declare(self, declared: Declared) -> int:
         """Make a table or a view known; return the state."""
-        with self._lock:
+        with uninterrupted(), self._lock:  # an interrupt would take a table back that the ledger has
             if declared.table is not None:
                 with self._catalyst.lock:
                     self._catalyst.tables[declared.table.name] = MemoryTable(declared.table.name, declared.version, declared.rows)
@@ -93,7 +94,7 @@ class Mover:
 
     def _run(self, order: Order) -> Published:
         """Carry an order out, as often as others get in between; the caller has the mover's lock."""
-        self._files.clean()
+        self._files.clean(order.tables)
         if order.own is not None:
             with self._catalyst.lock:
                 for table in order.bypass:
@@ -112,16 +113,23 @@ class Mover:
 
     def _try(self, order: Order) -> Published:
         step = self._begin(order)
+        published: Published | None = None
         try:
             self._files.write(step)
             self._write_log(step)
-            self._commit_tables(step)
-            published = self._publish(step)
-        except Exception as error:
-            self._files.give_up(step, error)
-            raise self._told(error, step) from error
-        self._finish(step)
-        return published
+            with uninterrupted():  # tables, ledger, memory and log change together
+                self._commit_tables(step)
+                published = self._publish(step)
+                self._finish(step)
+            return published
+        except BaseException as error:
+            if published is not None:
+                raise
+            with uninterrupted():
+                self._files.give_up(step)
+            if isinstance(error, Exception):
+                raise self._told(error, step) from error
+            raise
 
     def _begin(self, order: Order) -> DurableStep:
         """Settle what has to be settled and capture what has to become durable."""
@@ -197,6 +205,7 @@ class Mover:
             state = next_state(catalyst, step, commit=commit, time_us=time_us, wal=self._wal, log_end=self.durable.log_end)
             batches = finished_batches(catalyst, step, commit=commit, state=state.number)
             self._ledger.write_state(state, kind=order.kind, batches=batches, table=order.declared.table, view=order.declared.view)
+            self._files.keep(step)
             for batch in batches:
                 catalyst.head.batches.pop((batch.source, batch.batch_id), None)
             tell_tables(catalyst, step, time_us)

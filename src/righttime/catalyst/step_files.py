@@ -2,11 +2,11 @@
 
 In: a step, with what it captured.
 Out: data files and removals in the store, noted in the step.
-Promise: a table in which a failed step may have left something is cleaned before the next step begins.
+Promise: a table in which a failed step may have left something is cleaned before the next step that stores into it.
 """
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import chain
 
 from righttime.catalyst.durable import DurableStep
@@ -33,6 +33,8 @@ class StepFiles:
 
     def write(self, step: DurableStep) -> None:
         """Write what is stored: what is left of touched files, rows that live at the cut, and rows that go past the catalyst."""
+        # From before anything of the step is there until the ledger has it: wherever it stops, somebody knows what to look at.
+        self._unclean.update(step.tables)
         for table in sorted(step.tables):
             schema, extra = self._schemas[table], step.by_passing(table)
             lanes = [lane for lane in step.seen.of_table(table) if lane.store]
@@ -62,23 +64,36 @@ class StepFiles:
             ]
         return {column for operations in stored for column in operations.columns_set}
 
-    def give_up(self, step: DurableStep, error: Exception) -> None:
-        """Take Delta commits of a failed step back; where even that fails, the table is cleaned before the next step."""
-        # Where another writer was first, nothing of ours is in the table; to clean it would stand in the way of adopting what is.
-        foreign = {error.context["table"]} if isinstance(error, ForeignCommit) else set()
-        self._unclean |= set(step.files) - foreign
+    def keep(self, step: DurableStep) -> None:
+        """Note that the ledger has the step: what it left in tables belongs there."""
+        self._unclean.difference_update(step.tables)
+
+    def give_up(self, step: DurableStep) -> None:
+        """Take Delta commits of a failed step back; where even that fails, the table is cleaned before the next step that stores into it."""
         try:
             for table, files in step.files.items():
                 if table not in step.versions:
                     kept = step.by_passing(table).files  # they belong to the producer's transaction, which goes on
                     self._store.discard(self._schemas[table], [file for file in files if file not in kept])
-            self.clean()
         except Exception as error:
-            log.warning("table.unclean", tables=sorted(self._unclean), error=str(error))
+            log.warning("files.not_discarded", tables=sorted(step.files), error=str(error))
+        self.clean(())
 
-    def clean(self) -> None:
-        """Undo what failed steps have left in tables."""
+    def clean(self, tables: Collection[str]) -> None:
+        """Undo what failed steps have left; that has to succeed in `tables`, which are about to be stored into, and stops nothing elsewhere."""
         for table in sorted(self._unclean):
-            memory = self._catalyst.tables[table]
+            try:
+                self._undo(table)
+            except Exception as error:
+                if table in tables:
+                    raise
+                log.warning("table.unclean", table=table, error=str(error))
+
+    def _undo(self, table: str) -> None:
+        memory = self._catalyst.tables[table]
+        try:
             memory.version = self._store.undo(self._schemas[table], version=memory.version)
-            self._unclean.discard(table)
+        except ForeignCommit as error:
+            # Nothing of ours is left. What another writer did is adopted, or refuses whoever stores into the table.
+            log.warning("table.foreign_commit", table=table, error=str(error))
+        self._unclean.discard(table)
