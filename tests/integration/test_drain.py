@@ -541,6 +541,34 @@ def test_rows_without_a_key_are_dead_letters_however_many_they_are(compiled: Spa
         bench.run(4)
 
 
+def test_a_null_in_a_key_meets_nothing(child: SparkSession) -> None:
+    """Not even another null, whichever of the two comes first: in joins of both kinds, and in look-ups of what has a row without a key."""
+    flow = Flow("nulls")
+    rows, others = flow.stream("r"), flow.stream("s").select("k", u="id")
+    counts = others.aggregate(by="k", u="max(u)")
+    rows.join(others, on="k").select("id", "u").into("inner_join", keys=["id"])
+    rows.join(others, on="k", how="left").select("id", "u").into("left_join", keys=["id"])
+    rows.lookup(counts, on="k", take="u").select("id", "u").into("or_null", keys=["id"])
+    rows.lookup(counts, on="k", take="u", missing="drop").select("id", "u").into("or_drop", keys=["id"])
+    rows.lookup(counts, on="k", take="u", missing="dead_letter").select("id", "u").into("or_letter", keys=["id"])
+    tables = ("inner_join", "left_join", "or_null", "or_drop", "or_letter")
+    columns = ("id INT, k INT", ["id"])
+    bench = Bench(flow, child, streams={"r": columns, "s": columns}, tables={name: ("id INT, u INT", ["id"]) for name in tables})
+    bench.put("r", 1, {"id": 1, "k": None}, {"id": 2, "k": 7})
+    bench.put("s", 2, {"id": 9, "k": None}, {"id": 8, "k": 7})
+    bench.put("r", 3, {"id": 3, "k": None}, {"id": 4, "k": 7})
+
+    found = [bench.drain(horizon)[0] for horizon in (1, 2, 3)][-1]
+
+    met = [(2, 8), (4, 8)]
+    every = [(1, None), (2, 8), (3, None), (4, 8)]
+    assert {name: ids(found[name]) for name in tables} == dict(zip(tables, (met, every, every, met, met), strict=True))
+    letters: dict[str, int] = {}
+    for letter in dead_letters(bench.results):
+        letters[letter["row"]] = letters.get(letter["row"], 0) + letter["weight"]
+    assert letters == {'{"id":1,"k":null}': 1, '{"id":3,"k":null}': 1, '{"id":2,"k":7}': 0}
+
+
 def test_a_null_where_the_table_has_none_is_a_dead_letter(compiled: SparkSession) -> None:
     """The key of a table cannot be null; the row is reported and the others go on."""
     flow = Flow("nulls")

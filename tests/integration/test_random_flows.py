@@ -43,7 +43,7 @@ OPERATORS: dict[str, Callable[[Flow, Step], Step]] = {
     "where": lambda flow, step: step.where("v > 1 OR k = 2"),
     "swap": lambda flow, step: step.select(k="v", v="k"),
     "derive": lambda flow, step: step.derive(v="v * 2 - k", unused="k + 1").select("k", "v"),
-    "expect": lambda flow, step: step.expect("small", "v < 4", otherwise="drop"),
+    "expect": lambda flow, step: step.expect("most", "v % 4 < 3", otherwise="drop"),
     "join": lambda flow, step: step.join(_other(flow, "u"), on="k").select("k", v="v + u"),
     "left join": lambda flow, step: step.join(_other(flow, "u"), on="k", how="left").select("k", v="coalesce(u, v)"),
     "lookup or null": lambda flow, step: step.lookup(flow.stream("d"), on="k", take=["w"]).select("k", v="coalesce(w, v)"),
