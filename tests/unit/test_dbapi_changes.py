@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import righttime as rt
-from righttime.query.dbapi import Connection, DataError, NotSupportedError, ProgrammingError
+from righttime.query.dbapi import Connection, DataError, IntegrityError, NotSupportedError, ProgrammingError
 
 Rows = list[tuple[object, ...]]
 
@@ -75,3 +75,22 @@ def test_a_refused_execution_leaves_the_transaction_as_it_was(wh: rt.Warehouse, 
         conn.cursor().execute("UPDATE item SET qty = (SELECT max(qty) FROM item)")
     conn.commit()
     assert rows(wh) == [(1, 10, "one"), (2, 20, "two"), (3, 30, "three")]
+
+
+UPSERT = "INSERT INTO item (sku, qty) VALUES (?, ?) ON CONFLICT (sku) DO UPDATE SET qty = EXCLUDED.qty"
+
+
+@pytest.mark.parametrize("bad", [(2, "bad"), (None, 3), (2**31, 3), (2, 2**31)])
+def test_a_refused_upsert_of_many_leaves_nothing_behind(wh: rt.Warehouse, conn: Connection, bad: tuple[object, ...]) -> None:
+    """All are taken or none: rows before the bad one are not in the transaction, and not in the next commit."""
+    with pytest.raises((DataError, IntegrityError)):
+        conn.cursor().executemany(UPSERT, [(1, 1), bad])
+    conn.commit()
+    assert rows(wh) == [(1, 10, "one"), (2, 20, "two"), (3, 30, "three")]
+
+
+def test_upserts_of_many_keep_their_order(wh: rt.Warehouse, conn: Connection) -> None:
+    """The last of two rows with one key counts, in one statement and over several executions."""
+    conn.cursor().executemany(UPSERT.replace("(?, ?)", "(?, ?), (?, ?)"), [(1, 1, 9, 90), (9, 91, 1, 2)])
+    conn.commit()
+    assert rows(wh) == [(1, 2, "one"), (2, 20, "two"), (3, 30, "three"), (9, 91, None)]

@@ -41,11 +41,19 @@ class ChangePlan:
 
     def run(self, producer: Changing, executions: Sequence[Sequence[Any]]) -> None:
         """Hand one change for each row of parameters to the producer."""
-        if self._by_key():
+        if self.upsert is not None:
+            self._run_upsert(producer, self.upsert, executions)
+        elif self._by_key():
             self._run_by_key(producer, executions)
-            return
-        for call in [self._call(producer, parameters) for parameters in executions]:
-            call()
+        else:
+            for call in [self._call(producer, parameters) for parameters in executions]:
+                call()
+
+    def _run_upsert(self, producer: Changing, plan: UpsertPlan, executions: Sequence[Sequence[Any]]) -> None:
+        # One call for all of them: the producer checks the rows, and takes those of a call or none.
+        rows = [dict(zip(plan.columns, row, strict=True)) for parameters in executions for row in plan.insert.rows(parameters)]
+        if rows:
+            producer.upsert_many(self.schema.name, rows)
 
     def _by_key(self) -> bool:
         """Tell whether this is `SET column = ?, … WHERE key = ? AND …`, which needs no parser: what a loader sends a million times."""
@@ -80,10 +88,6 @@ class ChangePlan:
 
     def _call(self, producer: Changing, parameters: Sequence[Any]) -> Call:
         table = self.schema.name
-        if self.upsert is not None:
-            columns = self.upsert.columns
-            rows = [dict(zip(columns, row, strict=True)) for row in self.upsert.insert.rows(parameters)]
-            return lambda: producer.upsert_many(table, rows)
         assert not isinstance(self.statement, UpsertStatement)
         kind, assignments, condition = plan_change(self.statement, self.schema, parameters)
         where = self._where(condition)
