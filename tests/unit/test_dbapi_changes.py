@@ -1,11 +1,15 @@
 """UPDATE, DELETE and upserts through PEP 249 connections, on the real warehouse."""
 
+import datetime as dt
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import righttime as rt
+from righttime.errors import WrongType
 from righttime.query.dbapi import Connection, DataError, IntegrityError, NotSupportedError, ProgrammingError
 
 Rows = list[tuple[object, ...]]
@@ -75,6 +79,64 @@ def test_a_refused_execution_leaves_the_transaction_as_it_was(wh: rt.Warehouse, 
         conn.cursor().execute("UPDATE item SET qty = (SELECT max(qty) FROM item)")
     conn.commit()
     assert rows(wh) == [(1, 10, "one"), (2, 20, "two"), (3, 30, "three")]
+
+
+@pytest.mark.parametrize(
+    ("declared", "held", "given", "found"),
+    [
+        ("INT", 1, 1.0, True),
+        ("INT", 1, Decimal("1.0"), True),
+        ("INT", 1, 1.5, False),
+        ("INT", 1, 3_000_000_000, False),
+        ("DECIMAL(4,2)", Decimal("1.50"), Decimal("1.500"), True),
+        ("DECIMAL(4,2)", Decimal("1.50"), Decimal("1.505"), False),
+        ("DATE", dt.date(2026, 1, 31), "2026-01-31", True),
+        ("DATE", dt.date(2026, 1, 31), dt.datetime(2026, 1, 31), True),
+        ("DATE", dt.date(2026, 1, 31), dt.datetime(2026, 1, 31, 12), False),
+        ("VARCHAR(3)", "abc", "abcdef", False),
+        ("DOUBLE", 1.0, Decimal(1), True),
+        ("FLOAT", 0.1, 0.1, False),
+    ],
+)
+@pytest.mark.parametrize("where", ["k = ?", "k = ? AND k IS NOT NULL", "? = k", "k <=> ?"])
+def test_a_parameter_beside_a_key_is_a_literal_there_too(tmp_path: Path, where: str, declared: str, held: Any, given: Any, found: bool) -> None:
+    """It is compared and not stored: what no row can have finds none, and the way by key means what the condition means."""
+    with rt.open(tmp_path / "w") as wh, rt.connect(wh, name="loader") as conn:
+        wh.create_table("t", f"k {declared}, v INT", keys=["k"])
+        conn.cursor().execute("INSERT INTO t VALUES (?, 0)", (held,))
+        conn.commit()
+        conn.cursor().execute(f"UPDATE t SET v = ? WHERE {where}", (1, given))
+        conn.cursor().executemany(f"UPDATE t SET v = v + ? WHERE {where}", [(2, held), (4, given)])
+        conn.cursor().executemany(f"DELETE FROM t WHERE {where}", [(given,)] if not found else [])
+        conn.commit()
+        touched = 2 if declared != "FLOAT" else 0
+        assert [v for _, v in wh.read("t").rows()] == [touched + (5 if found else 0)]
+
+
+def test_a_key_that_cannot_be_compared_and_a_value_that_does_not_fit_are_refused(wh: rt.Warehouse, conn: Connection) -> None:
+    """As the same words in the text are: text is no number, and a value is checked as that of an insert, with its row."""
+    with pytest.raises((ProgrammingError, NotSupportedError), match="comparing"):
+        conn.cursor().executemany("DELETE FROM item WHERE sku = ?", [(1,), ("two",)])
+    with pytest.raises(DataError, match="'many' in row 1"):
+        conn.cursor().executemany("UPDATE item SET qty = ? WHERE sku = ?", [(5, 1), ("many", 2.0)])
+    conn.commit()
+    assert rows(wh) == [(1, 10, "one"), (2, 20, "two"), (3, 30, "three")]
+
+
+def test_a_key_in_an_sql_text_that_no_row_can_have_finds_none(tmp_path: Path) -> None:
+    """The text of a condition is compared; a mapping gives values, which are checked as those of an insert."""
+    with rt.open(tmp_path / "w") as wh:
+        wh.create_table("t", "k VARCHAR(3), p STRING, v INT", keys=["k", "p"], partition_by=["p"])
+        load = wh.producer(name="p")
+        load.insert("t", ("abc", "x", 1))
+        load.delete("t", "k = 'abcdef' AND p = 'x'")
+        load.delete("t", "k = 'abc' AND p = ''")
+        load.update("t", {"v": 2}, "k = ? AND p = ?", parameters=["toolong", "x"])
+        with pytest.raises(WrongType):
+            load.delete("t", {"k": "abcdef", "p": "x"})
+        load.commit()
+        assert wh.read("t").rows() == [("abc", "x", 1)]
+        load.close()
 
 
 UPSERT = "INSERT INTO item (sku, qty) VALUES (?, ?) ON CONFLICT (sku) DO UPDATE SET qty = EXCLUDED.qty"

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.types as kind
 
 from righttime.changes.schema import TableSchema
+from righttime.changes.store_rules import misfit
 from righttime.changes.terms import Term
 
 Range = tuple[Any, Any]
@@ -20,14 +22,21 @@ _SWAPPED = {"=": "=", "<=>": "<=>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def key_of(term: Term, table: TableSchema) -> tuple[Any, ...] | None:
-    """Return the values of the key columns if the condition is exactly that they have these values; else None."""
+    """Return the values of the key columns if the condition is exactly that they have these values, and a row can have them; else None."""
     found: dict[str, Any] = {}
     for part in _conjuncts(term):
         compared = _with_literal(part)
         if compared is None or compared[1] not in ("=", "<=>") or compared[0] in found or compared[2] is None:
             return None
         found[compared[0]] = compared[2]
-    return tuple(found[key] for key in table.keys) if table.keys and set(found) == set(table.keys) else None
+    if not table.keys or set(found) != set(table.keys) or any(_misfits(table.columns.field(key), found[key], table) for key in table.keys):
+        return None
+    return tuple(found[key] for key in table.keys)
+
+
+def _misfits(field: pa.Field, value: Any, table: TableSchema) -> bool:
+    """Tell a text that is too long for the column, or no value of a partition: it is compared, and only a key is checked as an insert is."""
+    return bool(kind.is_string(field.type)) and misfit(field, pa.array([value], field.type), table) is not None
 
 
 def _conjuncts(term: Term) -> Iterator[Term]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from righttime.changes.conditions import Assignment, Condition, Expression, everything
 from righttime.changes.schema import TableSchema
 from righttime.changes.store_rules import fitted_value
-from righttime.errors import UnknownColumn
+from righttime.errors import UnknownColumn, WrongType
 from righttime.query.change_plan import DeleteStatement, UpdateStatement, UpsertPlan, UpsertStatement, plan_change, plan_upsert
 from righttime.query.insert_plan import wrong_count
 
@@ -43,9 +43,7 @@ class ChangePlan:
         """Hand one change for each row of parameters to the producer."""
         if self.upsert is not None:
             self._run_upsert(producer, self.upsert, executions)
-        elif self._by_key():
-            self._run_by_key(producer, executions)
-        else:
+        elif not (self._by_key() and self._ran_by_key(producer, executions)):
             for call in [self._call(producer, parameters) for parameters in executions]:
                 call()
 
@@ -65,20 +63,30 @@ class ChangePlan:
         columns = statement.assignments if isinstance(statement, UpdateStatement) else ()
         return all(part.text == "?" and column.lower() not in keys for column, part in columns)
 
-    def _run_by_key(self, producer: Changing, executions: Sequence[Sequence[Any]]) -> None:
+    def _ran_by_key(self, producer: Changing, executions: Sequence[Sequence[Any]]) -> bool:
+        """Hand the changes over as rows; False, and nothing was, if a key is no value of its column: it may be equal to one all the same, as 1.0 is to 1."""
         statement = self.statement
         assert not isinstance(statement, UpsertStatement) and statement.keyed is not None
         columns = [column for column, _ in statement.assignments] if isinstance(statement, UpdateStatement) else []
-        fields = [self._field(name) for name in (*columns, *statement.keyed)]
+        fields = [self._field(name) for name in columns]
+        keys = [self._field(name).name for name in statement.keyed]
         rows = []
         for parameters in executions:
             if len(parameters) != statement.placeholders:
                 raise wrong_count(statement.placeholders, len(parameters))
-            if None in parameters[len(columns) :]:
+            values, meant = parameters[: len(columns)], parameters[len(columns) :]
+            if None in meant:
                 continue  # no key is NULL, so nothing is equal to it
-            rows.append({field.name: fitted_value(value, field.type) for field, value in zip(fields, parameters, strict=True)})
-        if rows:
-            (producer.update_many if columns else producer.delete_many)(self.schema.name, rows)
+            new = {field.name: fitted_value(value, field.type) for field, value in zip(fields, values, strict=True)}
+            rows.append(new | dict(zip(keys, meant, strict=True)))
+        try:
+            if rows:
+                (producer.update_many if columns else producer.delete_many)(self.schema.name, rows)
+        except WrongType as error:
+            if error.context["column"] not in keys:
+                raise
+            return False
+        return True
 
     def _field(self, name: str) -> pa.Field:
         found = next((field for field in self.schema.columns if field.name.lower() == name.lower()), None)
