@@ -15,7 +15,6 @@ from typing import Any, cast
 
 from righttime.catalyst.durable import Declared
 from righttime.catalyst.interrupts import uninterrupted
-from righttime.catalyst.messages import Adopted, Bypass
 from righttime.catalyst.policies import Immediate, Policy
 from righttime.catalyst.port import checked_source
 from righttime.catalyst.producer import Producer
@@ -183,17 +182,12 @@ class Warehouse(Handle, FlowMethods):
         if engine.foundation.adopt_table is not None and str(table).lower() not in engine.schemas:
             return self._adopt_existing(engine, engine.foundation.adopt_table, table)
         schema = self.schema(table)
-        version = engine.store.newest_version(schema)
-        if version == engine.catalyst.table(schema.name).version:
+        if engine.store.newest_version(schema) == engine.catalyst.table(schema.name).version:
             return engine.catalyst.head.number
-        engine.catalyst.refuse_tapped(schema.name)
-        engine.store.check_schema(schema, version)
-        adopted = Bypass(adopted=Adopted(version, engine.store.row_count(schema, version)))
         link = engine.catalyst.open_link(f"delta.{schema.name}", policy="adopt")
         try:
-            # It may be tapped since; whoever taps it later finds the version adopted.
-            confirm = partial(engine.catalyst.refuse_tapped, schema.name)
-            return engine.mover.commit(link, tables=(), bypass={schema.name: adopted}, batch_id=None, kind="adopt", confirm=confirm).state
+            # It may be tapped at any time until then; whoever taps it later finds the version adopted.
+            return engine.mover.adopt(link, schema.name, confirm=partial(engine.catalyst.refuse_tapped, schema.name))
         finally:
             engine.catalyst.close_link(link)
 

@@ -1,13 +1,17 @@
 """Commits of other Delta writers: refused, adopted, and never in the way of anything else."""
 
+import os
+from collections.abc import Callable
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 import righttime as rt
-from righttime.errors import ForeignCommit
+from righttime.errors import CommitFailed, CommitsMixed, ForeignCommit
 
 
 def _append_from_outside(wh: rt.Warehouse, table: str, numbers: list[int]) -> None:
@@ -51,3 +55,154 @@ def test_a_foreign_commit_in_one_table_stops_no_other_table_and_no_close(tmp_pat
         assert sorted(wh.read("sale").rows()) == [(1,), (3,)]
         assert wh.read("visit").rows() == [(2,)]
         assert wh.losses() == []
+
+
+def _fail_once(wh: rt.Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the next state not reach the ledger: its Delta commits are there, and nobody knows them."""
+    engine = wh._writer("test")
+    write_state = engine.ledger.write_state
+
+    def fails(*given: Any, **options: Any) -> None:
+        monkeypatch.setattr(engine.ledger, "write_state", write_state)
+        raise CommitFailed(source="ledger", step="ledger", reason="disk full")
+
+    monkeypatch.setattr(engine.ledger, "write_state", fails)
+
+
+def _leave_unclean(wh: rt.Warehouse, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Let no commit be taken back, as on a full disk; return what ends that."""
+    store = wh._writer("test").store
+    undo = store.undo
+
+    def fails(*given: Any, **options: Any) -> int:
+        raise CommitFailed(source="undo", step="commit table", reason="disk full")
+
+    monkeypatch.setattr(store, "undo", fails)
+    return lambda: monkeypatch.setattr(store, "undo", undo)
+
+
+def _seen_from_outside(folder: Path, table: str) -> list[int]:
+    return sorted(DeltaTable(folder / "tables" / table).to_pyarrow_table().column("n").to_pylist())
+
+
+def test_an_adoption_that_the_ledger_never_got_can_be_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our commit above the foreign one is taken out; other tables, commits and the close go on meanwhile."""
+    with rt.open(tmp_path / "shop") as wh:
+        wh.create_table("sale", "n INT")
+        wh.create_table("visit", "n INT")
+        load = wh.producer(name="till")
+        load.insert("sale", (1,))
+        load.commit(durability="log")
+        _append_from_outside(wh, "sale", [7])
+        _fail_once(wh, monkeypatch)
+        with pytest.raises(CommitFailed):
+            wh.adopt("sale")
+
+        assert wh.read("sale").rows() == [(1,)]
+        assert _seen_from_outside(wh.path, "sale") == [7]
+        load.insert("visit", (2,))
+        load.commit(durability="log")
+        wh.materialize("visit")
+        wh.adopt("sale")
+        assert sorted(wh.read("sale").rows()) == [(1,), (7,)]
+
+    with rt.open(tmp_path / "shop") as wh:
+        assert sorted(wh.read("sale").rows()) == [(1,), (7,)]
+        wh.materialize()
+        assert _seen_from_outside(wh.path, "sale") == [1, 7]
+
+
+def test_a_table_that_cannot_be_cleaned_stops_no_other_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only who stores into it is refused, or adopts it: what it shows from outside is not what was committed."""
+    with rt.open(tmp_path / "shop") as wh:
+        wh.create_table("sale", "n INT")
+        wh.create_table("visit", "n INT")
+        load = wh.producer(name="till")
+        load.insert("sale", (1,))
+        load.commit(durability="log")
+        _fail_once(wh, monkeypatch)
+        again = _leave_unclean(wh, monkeypatch)
+        with pytest.raises(CommitFailed):
+            wh.materialize("sale")
+        _append_from_outside(wh, "sale", [7])
+
+        load.insert("visit", (2,))
+        load.commit(durability="log")
+        wh.materialize("visit")
+        for refused in (wh.adopt, wh.materialize):
+            with pytest.raises(CommitFailed):
+                refused("sale")
+        again()
+        wh.adopt("sale")
+        assert sorted(wh.read("sale").rows()) == [(1,), (7,)]
+    assert _seen_from_outside(tmp_path / "shop", "sale") == [1, 7]
+
+
+def _store_and_die(path: Path, append_first: bool) -> None:
+    """Store a logged row, and die with the Delta commit made and the ledger without it."""
+    wh = rt.open(path)
+    wh.create_table("sale", "n INT", keys=["n"])
+    load = wh.producer(name="till")
+    load.insert("sale", (1,))
+    load.commit(durability="log")
+    if append_first:
+        _append_from_outside(wh, "sale", [7])
+    wh._writer("test").mover._publish = lambda step: os._exit(9)  # type: ignore[method-assign]
+    (wh.adopt if append_first else wh.materialize)("sale")
+
+
+def _die_before_the_ledger(path: Path, *, append_first: bool) -> None:
+    # A new process: what delta-rs has begun in this one does not survive a fork.
+    child = get_context("spawn").Process(target=_store_and_die, args=(path, append_first))
+    child.start()
+    child.join()
+    assert child.exitcode == 9
+
+
+@pytest.mark.parametrize("append_first", [True, False], ids=["foreign below ours", "foreign above ours"])
+def test_a_commit_of_ours_that_died_is_told_apart_from_a_foreign_one(tmp_path: Path, append_first: bool) -> None:
+    """After the next open the table has the other writer's rows and ours once, and other readers see no row that was taken back."""
+    path = tmp_path / "shop"
+    _die_before_the_ledger(path, append_first=append_first)
+    if not append_first:
+        write_deltalake(path / "tables" / "sale", pa.table({"n": pa.array([7], pa.int32())}), mode="append")
+
+    for _ in range(2):
+        with rt.open(path) as wh:
+            assert wh.read("sale").rows() == [(1,)]
+            assert _seen_from_outside(path, "sale") == [7]
+    versions = DeltaTable(path / "tables" / "sale").version()
+    assert versions == 3
+    with rt.open(path) as wh:
+        wh.adopt("sale")
+        assert sorted(wh.read("sale").rows()) == [(1,), (7,)]
+        assert wh.losses() == []
+    assert _seen_from_outside(path, "sale") == [1, 7]
+
+
+def test_rows_that_another_writer_took_along_refuse_their_table_and_no_other(tmp_path: Path) -> None:
+    """A compaction over our unfinished commit cannot be taken apart: the error says so, and its way out leads out."""
+    path = tmp_path / "shop"
+    _die_before_the_ledger(path, append_first=False)
+    folder = path / "tables" / "sale"
+    write_deltalake(folder, pa.table({"n": pa.array([7], pa.int32())}), mode="append")
+    DeltaTable(folder).optimize.compact()
+
+    with rt.open(path) as wh:
+        wh.create_table("visit", "n INT")
+        with wh.producer(name="till") as load:
+            load.insert("visit", (2,))
+            load.commit()
+        wh.materialize("visit")
+        assert wh.read("sale").rows() == [(1,)]
+        with pytest.raises(CommitsMixed) as caught:
+            wh.adopt("sale")
+        assert caught.value.context["known"] == 0
+
+        DeltaTable(folder).restore(0)
+        wh.adopt("sale")
+        _append_from_outside(wh, "sale", [7])
+        wh.adopt("sale")
+        wh.materialize()
+        assert sorted(wh.read("sale").rows()) == [(1,), (7,)]
+    assert _seen_from_outside(path, "sale") == [1, 7]

@@ -67,6 +67,15 @@ class Mover:
         with self._lock:
             return self._run(Order(kind, own=link, tables={*tables, *bypass}, bypass=bypass, batch_id=batch_id, confirm=confirm))
 
+    def adopt(self, link: Link, table: str, *, confirm: Callable[[], None]) -> int:
+        """Take over the newest version of a table, which another writer made, as a commit of `link`; return the state."""
+        with self._lock:
+            adopted = self._files.foreign(table)
+            if adopted is None:
+                return self._catalyst.head.number
+            confirm()
+            return self._run(Order("adopt", own=link, tables={table}, bypass={table: Bypass(adopted=adopted)}, confirm=confirm)).state
+
     def materialize(self, tables: Collection[str]) -> int:
         """Store the committed hot rows of `tables`; return the state."""
         self.before_storing(tables)

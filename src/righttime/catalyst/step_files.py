@@ -11,11 +11,12 @@ from itertools import chain
 
 from righttime.catalyst.durable import DurableStep
 from righttime.catalyst.ends import NOTHING
+from righttime.catalyst.messages import Adopted
 from righttime.catalyst.segments import batches_of
 from righttime.catalyst.shell import Catalyst
 from righttime.changes.rows import table_of
 from righttime.changes.schema import TableSchema
-from righttime.errors import ForeignCommit
+from righttime.errors import CommitsMixed, ForeignCommit
 from righttime.telemetry import get_log
 from righttime.warehouse.store import Store
 
@@ -94,6 +95,19 @@ class StepFiles:
         try:
             memory.version = self._store.undo(self._schemas[table], version=memory.version)
         except ForeignCommit as error:
-            # Nothing of ours is left. What another writer did is adopted, or refuses whoever stores into the table.
+            # What of ours could be told apart is out. What is not ours is adopted, or refuses whoever stores into the table.
             log.warning("table.foreign_commit", table=table, error=str(error))
         self._unclean.discard(table)
+
+    def foreign(self, table: str) -> Adopted | None:
+        """Return the newest version of a table if another writer had a part in it, free of unfinished commits of ours; None if there is none."""
+        schema, memory = self._schemas[table], self._catalyst.tables[table]
+        try:
+            memory.version = self._store.undo(schema, version=memory.version)
+            return None
+        except CommitsMixed:
+            raise
+        except ForeignCommit:
+            version = self._store.newest_version(schema)
+        self._store.check_schema(schema, version)
+        return Adopted(version, self._store.row_count(schema, version))

@@ -82,6 +82,7 @@
     │   ├── WarehouseReadOnly    warehouse.read_only
     │   ├── WarehouseDamaged     warehouse.damaged
     │   ├── ForeignCommit        warehouse.foreign_commit
+    │   │   └── CommitsMixed     warehouse.commits_mixed
     │   ├── DatabaseUnreachable  database.unreachable    (retryable)
     │   ├── WriterLost           warehouse.writer_lost
     │   ├── RightsMissing        database.rights
@@ -194,6 +195,7 @@ from righttime.errors.service import (
 )
 from righttime.errors.warehouses import (
     ColumnNotKept,
+    CommitsMixed,
     DatabaseUnreachable,
     FileNotWritten,
     ForeignCommit,
@@ -235,6 +237,7 @@ __all__ = [
     "CommitFailed",
     "CommitLate",
     "CommitUnknown",
+    "CommitsMixed",
     "ContractError",
     "DatabaseUnreachable",
     "DeadLettersFull",

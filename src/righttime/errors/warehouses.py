@@ -52,6 +52,13 @@ class ForeignCommit(WarehouseError):
     code = "warehouse.foreign_commit"
 
 
+class CommitsMixed(ForeignCommit):
+    """Table {table!r} has a commit of this warehouse that never came to its end, and it cannot be taken out: in version {found} another Delta writer {what}.
+    Restore version {known}, which the ledger knows, with that writer, adopt it with Warehouse.adopt({table!r}), and let the writer make its changes again."""
+
+    code = "warehouse.commits_mixed"
+
+
 class DatabaseUnreachable(WarehouseError):
     """The database of {path} does not answer: {reason}. Start it or correct the address, then try again."""
 

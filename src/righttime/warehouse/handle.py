@@ -12,15 +12,16 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from righttime.changes.schema import TableSchema
-from righttime.errors import ForeignCommit, WarehouseDamaged
+from righttime.errors import CommitsMixed, ForeignCommit, WarehouseDamaged
 from righttime.warehouse.additions import additions, rows_of
 from righttime.warehouse.collect import Needed, files_of_versions
-from righttime.warehouse.delta_log import Action, DeltaLog, batch_id_of, local_path
+from righttime.warehouse.delta_log import Action, DeltaLog, local_path
 from righttime.warehouse.durable import coded_errors
 from righttime.warehouse.files import TableFiles
 from righttime.warehouse.scan import Footers
 from righttime.warehouse.snapshots import Snapshot, Snapshots
 from righttime.warehouse.store import DataFile
+from righttime.warehouse.unfinished import unfinished
 
 
 class TableHandle:
@@ -86,19 +87,17 @@ class TableHandle:
         counted = rows_of(add)
         return self.footers.rows(path) if counted is None else counted
 
-    def changed_since(self, version: int, newest: int) -> tuple[list[Action], list[Action]]:
-        """Return the add actions of the files that came after `version`, and of those that left; every entry must be ours."""
-        added: dict[str, Action] = {}
-        removed: set[str] = set()
-        for number, actions in self.log.applied(version, newest):
-            if batch_id_of(actions) is None:
-                raise ForeignCommit(table=self.table.name, found=number, known=version)
-            for action in actions:
-                if "add" in action:
-                    _come(action["add"]["path"], action["add"], added, removed)
-                elif "remove" in action:
-                    _leave(action["remove"]["path"], added, removed)
-        return list(added.values()), self._to_bring_back(version, {local_path(self.folder, path) for path in removed})
+    def unfinished(self, version: int, newest: int) -> tuple[list[Action], list[Action], int | None]:
+        """Return the add actions of files that commits of ours added after `version`, and of those that they removed; and the first foreign version.
+
+        Raises `CommitsMixed` if they cannot be told apart from what another writer did.
+        """
+        found = unfinished(self.log.applied(version, newest))
+        if found.mixed is not None:
+            number, what = found.mixed
+            raise CommitsMixed(table=self.table.name, found=number, known=version, what=what)
+        removed = {local_path(self.folder, path) for path in found.ours.removed}
+        return list(found.ours.added.values()), self._to_bring_back(version, removed), found.foreign
 
     def _to_bring_back(self, version: int, paths: Collection[str]) -> list[Action]:
         for path in paths:
@@ -119,21 +118,6 @@ class TableHandle:
         oldest = min((newest, *readable))
         base = self.snapshots.get(oldest).files
         return Needed(reserved | files_of_versions(self.log, base, versions=readable, newest=newest), oldest)
-
-
-def _come(path: str, add: Action, added: dict[str, Action], removed: set[str]) -> None:
-    """Note an add: a file that left and came back has not changed."""
-    if path in removed:
-        removed.discard(path)
-    else:
-        added[path] = add
-
-
-def _leave(path: str, added: dict[str, Action], removed: set[str]) -> None:
-    if path in added:
-        del added[path]
-    else:
-        removed.add(path)
 
 
 def _log_start(folder: Path) -> int:

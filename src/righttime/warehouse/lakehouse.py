@@ -18,7 +18,7 @@ import pyarrow as pa
 from righttime.changes.clock import Clock, SystemClock
 from righttime.changes.faults import CrashPoint, reach
 from righttime.changes.schema import TableSchema
-from righttime.errors import BadTable, WarehouseDamaged
+from righttime.errors import BadTable, CommitFailed, ForeignCommit, WarehouseDamaged
 from righttime.settings import Settings
 from righttime.warehouse.adopt import check_version
 from righttime.warehouse.checkpoint import write_checkpoint
@@ -30,6 +30,8 @@ from righttime.warehouse.removal import rewrite
 from righttime.warehouse.scan import rows_at, scan_files
 from righttime.warehouse.snapshots import Snapshot
 from righttime.warehouse.store import EVERYTHING, Collected, DataFile, Positions, Ranges, Removal, StoredRows, TableVersion
+
+_UNDO_TRIES_MAX = 5
 
 
 class Lakehouse:
@@ -126,21 +128,28 @@ class Lakehouse:
         return version + 1
 
     def undo(self, table: TableSchema, *, version: int) -> int:
-        """Reverse newer commits of ours by one more commit; raise `ForeignCommit` if one is not ours."""
+        """Reverse newer commits of ours by one more commit; raise `ForeignCommit` then if others came, too, `CommitsMixed` if they stand in the way."""
         handle = self._handle(table)
         with handle.lock:
-            newest = handle.log.newest(at_least=version)
-            if newest < version:
-                raise WarehouseDamaged(path=str(handle.folder), reason=f"its log ends at version {newest}, the ledger knows {version}")
-            added, removed = handle.changed_since(version, newest)
-            if not added and not removed:
+            for _ in range(_UNDO_TRIES_MAX):
+                newest = handle.log.newest(at_least=version)
+                if newest < version:
+                    raise WarehouseDamaged(path=str(handle.folder), reason=f"its log ends at version {newest}, the ledger knows {version}")
+                added, removed, foreign = handle.unfinished(version, newest)
+                if added or removed:
+                    actions = reversal(added, removed, to_version=version, time_us=self._clock.now_us())
+                    try:
+                        handle.put(newest, newest + 1, actions, batch_id=f"undo-{version}")
+                    except ForeignCommit:
+                        continue  # another writer was first; ours is to be told apart from that, too
+                    newest += 1
+                if foreign is not None:
+                    raise ForeignCommit(table=table.name, found=foreign, known=version)
+                known = handle.snapshots.peek(version)
+                if known is not None:
+                    handle.snapshots.remember(newest, known)
                 return newest
-            actions = reversal(added, removed, to_version=version, time_us=self._clock.now_us())
-            handle.put(newest, newest + 1, actions, batch_id=f"undo-{version}")
-            known = handle.snapshots.peek(version)
-            if known is not None:
-                handle.snapshots.remember(newest + 1, known)
-        return newest + 1
+        raise CommitFailed(source=f"undo-{version}", step="undo", reason=f"another Delta writer changes table {table.name!r} without a pause")
 
     def newest_version(self, table: TableSchema) -> int:
         """Return the newest version in the log, whoever wrote it."""

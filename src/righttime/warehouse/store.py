@@ -128,7 +128,10 @@ class Store(Protocol):
         ...
 
     def undo(self, table: TableSchema, *, version: int) -> int:
-        """Return a version with exactly the rows of `version` that is the newest, making one if commits of ours came after it."""
+        """Return a version with exactly the rows of `version` that is the newest, making one if commits of ours came after it.
+
+        `ForeignCommit` if others came after it, too: those stay, ours are out by then. `CommitsMixed` if that is not possible.
+        """
         ...
 
     def newest_version(self, table: TableSchema) -> int:
