@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from righttime.catalyst.log import LogEntry, WriteAheadLog
+from righttime.catalyst.log import LogEntry, WriteAheadLog, encode
 from righttime.errors import LogFull, WarehouseDamaged
 from righttime.ledger.state import LogPosition
 from righttime.settings import load_settings
@@ -145,3 +145,55 @@ def test_the_size_is_told_while_files_are_removed(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(log, "_files", lambda: [*there, tmp_path / "log" / "000000000099.log"])
 
     assert log.bytes_held() == held
+
+
+def test_what_the_ledger_never_got_does_not_come_back_behind_the_next_file(tmp_path: Path) -> None:
+    """A record that was cut off stays so if the next one goes to a new file, because the files are smaller now."""
+    end = written(open_log(tmp_path), START, entry(1))
+    killed = open_log(tmp_path)
+    list(killed.read(FIRST, end))
+    killed.append([entry(4)], at=end)  # the ledger never hears of it
+
+    smaller = open_log(tmp_path, log_file_bytes=1)
+    list(smaller.read(FIRST, end))
+    end = written(smaller, end, entry(4, source="q"))
+
+    assert len(files(tmp_path)) == 2
+    assert [one.source for one in read(tmp_path, FIRST, end)] == ["p", "q"]
+
+
+@pytest.mark.parametrize("records_left", [0, 1])
+def test_a_file_that_lost_whole_records_is_damage_also_if_others_follow(tmp_path: Path, records_left: int) -> None:
+    """A partial restore, say: each file is read to where the next one says that it ended."""
+    log = open_log(tmp_path)
+    first = written(log, START, entry(1))
+    end = written(log, first, entry(4))
+    smaller = open_log(tmp_path, log_file_bytes=1)
+    list(smaller.read(FIRST, end))
+    end = written(smaller, end, entry(7))
+    path = tmp_path / "log" / files(tmp_path)[0]
+    path.write_bytes(path.read_bytes()[: first.offset * records_left])
+
+    with pytest.raises(WarehouseDamaged):
+        read(tmp_path, FIRST, end)
+
+
+def test_files_of_earlier_versions_that_do_not_say_where_the_last_one_ended_are_read_whole(tmp_path: Path) -> None:
+    """What was written by the release before stays readable."""
+    log = open_log(tmp_path)
+    (tmp_path / "log" / "000000000001.log").write_bytes(encode([entry(1)]))
+    (tmp_path / "log" / "000000000002.log").write_bytes(encode([entry(4)]))
+
+    assert [one.last_id for one in log.read(FIRST, LogPosition(2, len(encode([entry(4)]))))] == [3, 6]
+
+
+def test_the_name_of_a_file_is_synced_also_if_a_killed_process_made_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have died between the file and the sync of its folder; a loss of power later would take the file."""
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "000000000001.log").write_bytes(b"torn")
+    synced: list[Path] = []
+    monkeypatch.setattr("righttime.catalyst.log.sync_folder", synced.append)
+
+    written(open_log(tmp_path), START, entry(1))
+
+    assert synced == [tmp_path / "log"]

@@ -2,7 +2,8 @@
 
 In: entries (rows and operations of a lane with their ids and commit times).
 Out: positions for the ledger; on open, the entries between two positions.
-Promise: `append` returns after fsync; what lies behind the ledger's position does not exist and is cut off by the next append.
+Promise: `append` returns after fsync; what lies behind the ledger's position does not exist: the next append cuts it off, or begins
+a file that says where the one before ended.
 """
 
 import json
@@ -68,23 +69,22 @@ class WriteAheadLog:
 
     def append(self, entries: Sequence[LogEntry], *, at: LogPosition, bounded: bool = True) -> "Record":
         """Write one record at the ledger's position `at`, cutting off anything behind it; the caller hands it to `keep` once the ledger has it."""
-        record = encode(entries)
+        record = encode(entries, after=at)
         held = self.bytes_held()
         if bounded and held + len(record) > self._settings.log_bytes_max:
             raise LogFull(used=held + len(record), bound=self._settings.log_bytes_max)
         if not self._kept or at.offset >= self._settings.log_file_bytes:
             at = LogPosition(at.file + 1, 0)
         path = self._path(at.file)
-        created = not path.exists()
-        with path.open("r+b" if not created else "wb") as file:
+        with path.open("r+b" if path.exists() else "wb") as file:
             file.truncate(at.offset)
             file.seek(at.offset)
             file.write(record)
             file.flush()
             reach(CrashPoint.LOG_WRITTEN)
             os.fsync(file.fileno())
-        if created:
-            sync_folder(self._folder)
+        if at.offset == 0:
+            sync_folder(self._folder)  # a file that is there already may be one whose name a killed process has not synced
         reach(CrashPoint.LOG_SYNCED)
         return Record.of(at, LogPosition(at.file, at.offset + len(record)), entries)
 
@@ -108,20 +108,27 @@ class WriteAheadLog:
 
     def read(self, begin: LogPosition, end: LogPosition) -> Iterator[LogEntry]:
         """Yield the entries between two positions of the ledger, remembering the records."""
+        if begin == end:
+            return
+        following = self._content(begin.file)
         for number in range(begin.file, end.file + 1):
-            path = self._path(number)
-            if not path.exists():
-                if begin == end:
-                    continue
-                raise WarehouseDamaged(path=path, reason="a log file that the ledger names is missing")
-            content = path.read_bytes()
+            content, limit = following, end.offset
+            if number < end.file:
+                following = self._content(number + 1)
+                limit = _ended(following, self._path(number + 1), otherwise=len(content))
             offset = begin.offset if number == begin.file else 0
-            limit = end.offset if number == end.file else len(content)
             while offset < limit:
-                entries, stop = decode(content, offset, path)
+                entries, stop = decode(content, offset, self._path(number))
                 self.keep(Record.of(LogPosition(number, offset), LogPosition(number, stop), entries))
                 offset = stop
                 yield from entries
+
+    def _content(self, number: int) -> bytes:
+        path = self._path(number)
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            raise WarehouseDamaged(path=path, reason="a log file that the ledger names is missing") from None
 
     def bytes_held(self) -> int:
         """Return the size of all log files."""
@@ -150,8 +157,10 @@ class Record:
         return any(stored.get(lane, 0) < last_id for lane, last_id in self.lanes.items())
 
 
-def encode(entries: Sequence[LogEntry]) -> bytes:
-    header, bodies = [], []
+def encode(entries: Sequence[LogEntry], *, after: LogPosition | None = None) -> bytes:
+    """Return a record; `after` is where the log ended before it, which is how a reader knows the end of a file that others follow."""
+    header: list[dict[str, Any]] = []
+    bodies = []
     for entry in entries:
         rows = _stream(entry.rows)
         operations = [_stream(pa.Table.from_batches([placed.operations.to_arrow()])) for placed in entry.operations]
@@ -169,6 +178,8 @@ def encode(entries: Sequence[LogEntry]) -> bytes:
             }
         )
         bodies += [rows, *operations]
+    if after is not None:
+        header[0]["after"] = (after.file, after.offset)
     head, body = json.dumps(header, separators=(",", ":")).encode(), b"".join(bodies)
     return _FRAME.pack(_MAGIC, len(head), len(body), zlib.crc32(body, zlib.crc32(head))) + head + body
 
@@ -181,6 +192,18 @@ def _stream(rows: pa.Table) -> bytes:
 
 
 def decode(content: bytes, offset: int, path: Path) -> tuple[list[LogEntry], int]:
+    header, body, stop = _checked(content, offset, path)
+    return _entries(header, body), stop
+
+
+def _ended(following: bytes, path: Path, *, otherwise: int) -> int:
+    """Return where the file before `path` ended when this one was begun; earlier versions did not write that down."""
+    header, _, _ = _checked(following, 0, path)
+    return int(header[0]["after"][1]) if "after" in header[0] else otherwise
+
+
+def _checked(content: bytes, offset: int, path: Path) -> tuple[list[dict[str, Any]], bytes, int]:
+    """Return the header and the body of the record at `offset`, and where it ends."""
     if len(content) < offset + _FRAME.size:
         raise WarehouseDamaged(path=path, reason=f"the log record at byte {offset} is cut short")
     magic, head_size, body_size, checksum = _FRAME.unpack_from(content, offset)
@@ -188,7 +211,7 @@ def decode(content: bytes, offset: int, path: Path) -> tuple[list[LogEntry], int
     head, body = content[head_start : head_start + head_size], content[head_start + head_size : head_start + head_size + body_size]
     if magic != _MAGIC or len(body) != body_size or zlib.crc32(body, zlib.crc32(head)) != checksum:
         raise WarehouseDamaged(path=path, reason=f"the log record at byte {offset} fails its checksum")
-    return _entries(json.loads(head), body), head_start + head_size + body_size
+    return json.loads(head), body, head_start + head_size + body_size
 
 
 def _entries(header: list[dict[str, Any]], body: bytes) -> list[LogEntry]:
