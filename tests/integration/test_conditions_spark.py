@@ -57,7 +57,7 @@ ROWS = 60
 VALUES = r"""
     a + a; a + 1; a - b; b + b; b * c; c + 1; c - 1L; -a; -b; -c; abs(a); abs(c); abs(x); abs(p); g * a; g + 1S; a * 2Y; b / 2; b / a; a / b;
     x / y; x / 0.5; f / 2; c / 3; b % 3; b % a; c % -1; a % 0Y; x % y; x % 0.3D; f % 2; -7 % 3; mod(b, 7); p + p; p + 1; p - b; p * p; p * 2;
-    p * 1.1; p / 3; p / p; p / b; p % 1; p % 0.4; q / 7; q % 0.3; b / p; 1 / r; r / 3; p / 1.5; -p; q + 1; q * 2; q + q; p + q; r * p; q * r;
+    p * 1.1; p / 3; p / p; p / b; p % 1; p % 0.4; q / 7; q % 0.3; b / p; 1 / r; r / 3; p / 1.5; -p; q + 1; q * 2; q * q; q + q; p + q; r * p; q * r;
     r / p; p % r; r % 3; p + x; x + y; x * y; x - y; f + f; f * 2; f + b; f + x; f + p; c + f; -x; -f; a + c; p + c; r + 1; 1.5 + 1; b * 1.5;
     cast(a as int); cast(b as tinyint); cast(c as int); cast(x as int); cast(x as bigint); cast(y as tinyint); cast(f as smallint);
     cast(c as double); cast(c as float); cast(x as float); cast(p as int); cast(q as bigint); cast(p as decimal(4,1));

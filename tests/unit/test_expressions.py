@@ -151,6 +151,31 @@ def test_a_result_that_cannot_be_stored_fails_with_a_reason(column: str, text: s
     assert (caught.value.context["table"], caught.value.context["column"]) == ("stock", STOCK.columns.field(column if column != "qty" else "Qty").name)
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "product"),
+    [
+        ("2", "2", "4"),
+        ("-9999999999999999999", "9999999999999999999", "-99999999999999999980000000000000000001"),
+        ("0", "99999999999999999999999999999999999999", "0"),
+        ("99999999999999999999999999999999999999", "1", "99999999999999999999999999999999999999"),
+        ("10000000000000000000", "10000000000000000000", None),
+        ("99999999999999999999999999999999999999", "-99999999999999999999999999999999999999", None),
+    ],
+)
+def test_the_largest_decimals_are_multiplied(left: str, right: str, product: str | None) -> None:
+    """Two of 38 digits have a product if it has no more, as in Spark; Arrow alone refuses them whatever they hold."""
+    table = declare_table("t", "a DECIMAL(38,0), b DECIMAL(38,0)")
+    rows = pa.table({"a": [Decimal(left), None], "b": [Decimal(right), Decimal(1)]}, table.columns)
+    for text in ("a * b", f"a * CAST({right} AS DECIMAL(38,0))", f"CAST({left} AS DECIMAL(38,0)) * b"):
+        assignment = parse_assignment("a", Expression(text), table)
+        assert assignment.can_fail
+        if product is None:
+            with pytest.raises(OperationFailed, match="more digits"):
+                assignment.values(rows.slice(0, 1))
+        else:
+            assert assignment.values(rows)[0].as_py() == Decimal(product)
+
+
 def test_what_cannot_fail_says_so() -> None:
     """Such assignments need no trial."""
     for column, text in [("note", "upper(note)"), ("rate", "rate * 2"), ("price", "price"), ("rate", "qty / 2e0 + 1"), ("ok", "ok"), ("id", "id")]:
@@ -172,6 +197,7 @@ def test_what_cannot_fail_says_so() -> None:
         ("qty", "qty + 'a'", "takes numbers"),
         ("qty", "uuid()", "not known here"),
         ("price", "CAST(price AS DECIMAL(38,20)) / CAST(price AS DECIMAL(38,20))", "76 digits"),
+        ("price", "CAST(price AS DECIMAL(38,0)) + CAST(price AS DECIMAL(38,38))", "76 digits"),
         ("note", "CASE WHEN ok THEN 1 ELSE 'a' END", "CASE of"),
         ("qty", "qty,", "cannot be read|not one expression"),
     ],

@@ -126,7 +126,7 @@ class Binder:
         if not kind.is_decimal(type_):
             return operators.arithmetic(operator, as_type(left, type_), as_type(right, type_), type_)
         left_type, right_type = as_decimal(tight(left, right)), as_decimal(tight(right, left))
-        if operator in "/%" and not operators.division_fits(operator, left_type, right_type, type_):
+        if not operators.digits_fit(operator, left_type, right_type, type_):
             refuse(
                 f"{operator} of {type_name(left_type)} and {type_name(right_type)} takes more than 76 digits", "CAST one of them to DOUBLE or to fewer digits."
             )

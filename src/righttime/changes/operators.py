@@ -160,13 +160,24 @@ def _decimal_arithmetic(operator: str, left: pa.DataType, right: pa.DataType, ty
         return lambda a, b: _decimal_divide(a, b, type_), True
     if operator == "%":
         return lambda a, b: _decimal_remainder(a, b, type_), True
-    plain = {"+": pc.add, "-": pc.subtract, "*": pc.multiply}[operator]
+    plain = {"+": pc.add, "-": pc.subtract, "*": _decimal_product}[operator]
     return lambda a, b: fit_decimal(plain(a.cast(_wide(left)), b.cast(_wide(right))), type_), decimal_can_overflow(operator, left, right)
 
 
-def division_fits(operator: str, left: pa.DataType, right: pa.DataType, type_: pa.DataType) -> bool:
-    """Tell whether two DECIMALs can be divided in the 76 digits that we calculate with."""
+def _decimal_product(left: Any, right: Any) -> Any:
+    if left.type.precision + right.type.precision == _WIDE_DIGITS_MAX:
+        # The product has no more digits than both together; Arrow wants room for one more, so one side says that it has one less.
+        right = pc.cast(right, pa.decimal256(right.type.precision - 1, right.type.scale), safe=False)
+    return pc.multiply(left, right)
+
+
+def digits_fit(operator: str, left: pa.DataType, right: pa.DataType, type_: pa.DataType) -> bool:
+    """Tell whether an operation on two DECIMALs can be done in the 76 digits that we calculate with; a product always can."""
     whole = left.precision - left.scale
+    if operator in "+-":
+        return bool(max(whole, right.precision - right.scale) + max(left.scale, right.scale) < _WIDE_DIGITS_MAX)
+    if operator == "*":
+        return True
     more = _more_digits(left, right, type_) if operator == "/" else 0
     # These are Arrow's rules for the type of a quotient.
     quotient = 1 + whole + right.scale + max(4, left.scale + more + right.precision - right.scale + 1)
