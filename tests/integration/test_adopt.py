@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 import righttime as rt
-from righttime.errors import CommitFailed, CommitsMixed, ForeignCommit
+from righttime.errors import AdoptionRefused, CommitFailed, CommitsMixed, ForeignCommit
 
 
 def _append_from_outside(wh: rt.Warehouse, table: str, numbers: list[int]) -> None:
@@ -206,3 +206,58 @@ def test_rows_that_another_writer_took_along_refuse_their_table_and_no_other(tmp
         wh.materialize()
         assert sorted(wh.read("sale").rows()) == [(1,), (7,)]
     assert _seen_from_outside(path, "sale") == [1, 7]
+
+
+def _divided(wh: rt.Warehouse) -> rt.Producer:
+    """A stored row (1, 5), and a table that another writer gives the row (2, 0)."""
+    wh.create_table("sale", "n INT, q INT", keys=["n"])
+    load = wh.producer(name="till")
+    load.insert("sale", (1, 5))
+    load.commit(materialize=True)
+    more = pa.table({"n": pa.array([2], pa.int32()), "q": pa.array([0], pa.int32())})
+    write_deltalake(wh.path / "tables" / "sale", more, mode="append")
+    return load
+
+
+def test_a_version_on_which_a_committed_change_fails_is_not_adopted(tmp_path: Path) -> None:
+    """Otherwise the table could be neither read nor stored; both ways out that the error names lead out."""
+    for number in range(2):
+        with rt.open(tmp_path / f"shop{number}") as wh:
+            load = _divided(wh)
+            folder = wh.path / "tables" / "sale"
+            load.update("sale", {"q": rt.expr("100 / q")})
+            load.commit()
+            with pytest.raises(AdoptionRefused):
+                wh.adopt("sale")
+            assert wh.read("sale").rows() == [(1, 20)]
+            if number == 0:
+                DeltaTable(folder).update(updates={"q": "4"}, predicate="n = 2")
+                wh.adopt("sale")
+                wh.materialize()
+                assert sorted(wh.read("sale").rows()) == [(1, 20), (2, 25)]
+            else:
+                DeltaTable(folder).restore(1)
+                wh.adopt("sale")
+                wh.materialize()
+                write_deltalake(folder, pa.table({"n": pa.array([2], pa.int32()), "q": pa.array([0], pa.int32())}), mode="append")
+                wh.adopt("sale")
+                assert sorted(wh.read("sale").rows()) == [(1, 20), (2, 0)]
+
+
+def test_a_change_that_is_committed_while_a_version_is_adopted_is_tried_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last look is at the commit point."""
+    with rt.open(tmp_path / "shop") as wh:
+        load = _divided(wh)
+        mover = wh._writer("test").mover
+        write_log = mover._write_log
+
+        def changes_meanwhile(step: Any) -> None:
+            monkeypatch.setattr(mover, "_write_log", write_log)
+            write_log(step)
+            load.update("sale", {"q": rt.expr("100 / q")})
+            load.commit()
+
+        monkeypatch.setattr(mover, "_write_log", changes_meanwhile)
+        with pytest.raises(AdoptionRefused):
+            wh.adopt("sale")
+        assert wh.read("sale").rows() == [(1, 20)]

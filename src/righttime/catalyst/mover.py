@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+from righttime.catalyst.adoption import Adoption
 from righttime.catalyst.capture import LaneCapture, Overtaken, capture, storable_cuts
 from righttime.catalyst.durable import Declared, DurableStep, Order
 from righttime.catalyst.interrupts import uninterrupted
@@ -73,8 +74,14 @@ class Mover:
             adopted = self._files.foreign(table)
             if adopted is None:
                 return self._catalyst.head.number
-            confirm()
-            return self._run(Order("adopt", own=link, tables={table}, bypass={table: Bypass(adopted=adopted)}, confirm=confirm)).state
+            adoption = Adoption(self._catalyst, self._store, self._schemas[table], version=adopted.version)
+
+            def sure() -> None:
+                confirm()
+                adoption.check()
+
+            sure()  # before anything is written; at the commit point it costs nothing if nothing was committed meanwhile
+            return self._run(Order("adopt", own=link, tables={table}, bypass={table: Bypass(adopted=adopted)}, confirm=sure)).state
 
     def materialize(self, tables: Collection[str]) -> int:
         """Store the committed hot rows of `tables`; return the state."""

@@ -83,6 +83,7 @@
     │   ├── WarehouseDamaged     warehouse.damaged
     │   ├── ForeignCommit        warehouse.foreign_commit
     │   │   └── CommitsMixed     warehouse.commits_mixed
+    │   ├── AdoptionRefused      table.adoption_refused
     │   ├── DatabaseUnreachable  database.unreachable    (retryable)
     │   ├── WriterLost           warehouse.writer_lost
     │   ├── RightsMissing        database.rights
@@ -194,6 +195,7 @@ from righttime.errors.service import (
     SessionLost,
 )
 from righttime.errors.warehouses import (
+    AdoptionRefused,
     ColumnNotKept,
     CommitsMixed,
     DatabaseUnreachable,
@@ -215,6 +217,7 @@ from righttime.errors.warehouses import (
 
 __all__ = [
     "AccessDenied",
+    "AdoptionRefused",
     "AnswerTooLarge",
     "AsOfUnavailable",
     "BadDeclaration",

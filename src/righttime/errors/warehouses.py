@@ -59,6 +59,13 @@ class CommitsMixed(ForeignCommit):
     code = "warehouse.commits_mixed"
 
 
+class AdoptionRefused(WarehouseError):
+    """Version {version} of table {table!r} cannot be adopted: a change that is committed here, on version {known}, and not stored yet fails on it ({reason}).
+    Correct those rows with the other writer; or restore version {known} with it, adopt and materialize that, and let it make its changes again."""
+
+    code = "table.adoption_refused"
+
+
 class DatabaseUnreachable(WarehouseError):
     """The database of {path} does not answer: {reason}. Start it or correct the address, then try again."""
 
