@@ -6,11 +6,13 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import righttime as rt
 from righttime.errors import SqlFailed, SqlRefused, UnknownTable
 from righttime.pipeline.spark import SparkOwner
+from tests.support.crash import engine_of
 
 
 @pytest.fixture
@@ -71,6 +73,30 @@ def test_sql_is_the_users_own(wh: rt.Warehouse, query: str, expected: list[tuple
     verification = answer.receipt.verify()
     assert verification.ok
     assert verification.method == "rerun"
+
+
+@pytest.mark.parametrize(
+    ("query", "method"),
+    [
+        ("SELECT sku FROM sale ORDER BY qty LIMIT 1", "ledger"),
+        ("SELECT sku FROM sale ORDER BY qty OFFSET 1", "ledger"),
+        ("SELECT max_by(sku, qty) AS sku FROM sale", "ledger"),
+        ("SELECT sku FROM first_sale", "ledger"),
+        ("SELECT min(sku) AS sku FROM sale", "rerun"),
+    ],
+)
+def test_an_answer_that_ties_may_change_is_not_called_wrong(wh: rt.Warehouse, query: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second run that gives the same rows proves the answer; if it takes another of two equal rows, the ledger decides. Without ties the answer is wrong."""
+    _load(wh, "sale", [(1, 5), (2, 5)])
+    wh.create_view("first_sale", "SELECT sku FROM sale ORDER BY qty LIMIT 1")
+    answer = wh.sql(query)
+    assert answer.receipt.verify().method == "rerun"
+    other = pa.table({"sku": pa.array([3 - answer.rows()[0][0]], pa.int32())})
+    monkeypatch.setattr(engine_of(wh).consumer, "rerun", lambda *_: other)
+
+    found = answer.receipt.verify()
+
+    assert (found.ok, found.method) == (method == "ledger", method)
 
 
 def test_views_stand_for_queries_over_tables_and_views(wh: rt.Warehouse) -> None:

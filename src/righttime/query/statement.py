@@ -52,8 +52,10 @@ _HIDING = {
 # What these return may differ between two runs over the same rows.
 _VOLATILE_WORDS = frozenset({"current_date", "current_time", "current_timestamp", "current_user", "localtimestamp", "session_user", "tablesample"})
 _VOLATILE_CALLS = re.compile(
-    r"any_value|array_agg|collect_list|collect_set|curdate|current_\w+|first|first_value|input_file_\w+|last|last_value|listagg|monotonically_increasing_id|now|ntile"
+    r"any_value|approx_percentile|approx_top_k\w*|array_agg|collect_list|collect_set|curdate|current_\w+|first|first_value|histogram_numeric"
+    r"|input_file_\w+|lag|last|last_value|lead|listagg|max_by|min_by|mode|monotonically_increasing_id|now|nth_value|ntile|percentile_approx"
     r"|rand|randn|random|randstr|row_number|shuffle|spark_partition_id|string_agg|uniform|unix_timestamp|user|uuid|version"
+    r"|(?:hll|kll|theta|tuple)_\w+_agg\w*"  # estimates depend on the order
 )
 
 
@@ -64,7 +66,7 @@ _VOLATILE_TEXTS = frozenset({"now", "today", "yesterday", "tomorrow"})  # as tim
 class ReadStatement:
     """One query: its text without closing semicolons and the tables it reads, in lower case and sorted.
 
-    `volatile` names what may make two runs over the same rows differ (functions, LIMIT without ORDER BY); `placeholders` counts its `?`.
+    `volatile` names what may make two runs over the same rows differ (functions, LIMIT and whatever else ties decide); `placeholders` counts its `?`.
     """
 
     text: str
@@ -132,8 +134,8 @@ def read_statement(sql: str) -> ReadStatement:
     if not isinstance(root, exp.Query | exp.Values):
         verb = "insert" if isinstance(root, exp.MultitableInserts) else root.key
         _refuse(f"{verb.upper()} is not a query", _WAYS_OUT.get(verb, _QUERIES_ONLY))
-    tables, cut_short = _free_tables(root)
-    volatile = {*_volatile_words(tokens), *(["limit without order by"] if cut_short else [])}
+    tables, tied = _free_tables(root)
+    volatile = {*_volatile_words(tokens), *tied}
     placeholders = sum(token.token_type is TokenType.PLACEHOLDER for token in tokens)
     return ReadStatement(text=text, tables=tuple(sorted(tables)), placeholders=placeholders, volatile=tuple(sorted(volatile)))
 
@@ -305,20 +307,20 @@ def _parse(text: str) -> exp.Expr:
     return root
 
 
-def _free_tables(root: exp.Expr) -> tuple[set[str], bool]:
-    """Return the tables that no WITH around them names, and whether a LIMIT picks rows without an order.
+def _free_tables(root: exp.Expr) -> tuple[set[str], set[str]]:
+    """Return the tables that no WITH around them names, and the clauses that pick rows by their place in an order.
 
     A name from WITH holds in later names of the same WITH and in the statement it heads, in its own body only if RECURSIVE.
     """
     tables: set[str] = set()
-    cut_short = False
+    tied: set[str] = set()
     open_nodes: list[tuple[exp.Expr, frozenset[str]]] = [(root, frozenset())]
     while open_nodes:
         node, named = open_nodes.pop()
         _refuse_effects(node)
         if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier) and not (node.name.lower() in named and not node.args.get("db")):
             tables.add(_table_name(node))
-        cut_short |= isinstance(node, exp.Query) and bool(node.args.get("limit")) and not node.args.get("order")
+        tied |= _tied(node)
         # Names in a hint point at aliases; a table that is only hinted at is not read.
         children = [child for child in node.iter_expressions() if not isinstance(child, exp.Hint)]
         for heading in (child for child in children if isinstance(child, exp.With)):
@@ -327,7 +329,15 @@ def _free_tables(root: exp.Expr) -> tuple[set[str], bool]:
                 open_nodes.append((cte, extended if heading.args.get("recursive") else named))
                 named = extended
         open_nodes.extend((child, named) for child in children if not isinstance(child, exp.With))
-    return tables, cut_short
+    return tables, tied
+
+
+def _tied(node: exp.Expr) -> set[str]:
+    """Return the name of a clause whose rows may be others if equal ones come in another order; whether an ORDER BY leaves any equal, no text tells."""
+    if isinstance(node, exp.WindowSpec):
+        whole = node.args.get("start") == node.args.get("end") == "UNBOUNDED"
+        return {"rows"} if node.args.get("kind") == "ROWS" and not whole else set()
+    return {node.key} if isinstance(node, exp.Limit | exp.Offset) else set()
 
 
 def _refuse_effects(node: exp.Expr) -> None:
