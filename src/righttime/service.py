@@ -108,6 +108,7 @@ class Engine:
         self.snapshots = Snapshots(
             self.catalyst, self.settler, self.images, self.store, self.pins, hold=self.foundation.hold, schemas=self.schemas, settings=self.settings
         )
+        self.snapshots.relieve = self.room.relieve
         self.consumer = Consumer(self.snapshots, self.ledger, self.spark, schemas=self.schemas, views=self.views, settings=self.settings)
         self.verifier = Verifier(self.consumer, self.snapshots, self.ledger, self.catalyst)
         self.consumer.verifier = self.verifier.verify

@@ -2,7 +2,8 @@
 
 In: how much more has to fit.
 Out: free memory: stored rows let go, the oldest others in files.
-Promise: memory and files of a table stay within their bounds; who needs more waits, and is told after a while.
+Promise: memory and files of a table stay within their bounds; who needs more waits, and is told after a while. Only what settling makes of stored
+rows may exceed them, where files cannot take it: a query is not refused for it, and the next commit waits until it is stored.
 """
 
 from itertools import groupby
@@ -13,6 +14,9 @@ from righttime.catalyst.table import Lane, MemoryTable, Piece, Slice
 from righttime.changes.schema import TableSchema
 from righttime.errors import CatalystFull, CommitFailed, FileNotWritten
 from righttime.settings import Settings
+from righttime.telemetry import get_log
+
+log = get_log("room")
 
 
 class Room:
@@ -52,6 +56,17 @@ class Room:
                     )
                 catalyst.space.wait(timeout=left_s)
                 catalyst.free(memory)
+
+    def relieve(self, table: TableSchema) -> None:
+        """Bring a table back within its bound as far as files can take it, without waiting: what was settled is here and cannot be refused."""
+        with self._catalyst.lock:
+            if self._fits(self._catalyst.tables[table.name], 0):
+                return  # without the lock of the images, under which another query may be writing
+        try:
+            while self._relieve(table, 0):
+                pass
+        except CommitFailed as error:
+            log.warning("spill.failed", table=table.name, error=str(error))
 
     def _await_operations(self, memory: MemoryTable, deadline_s: float) -> None:
         """Wait while more operations are held than may be; they cannot be spilled, only stored. The caller has the lock."""

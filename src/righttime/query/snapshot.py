@@ -114,6 +114,7 @@ class Snapshots:
         self._schemas = schemas
         self._settings = settings
         self.stream_cuts: StreamCuts = lambda tables, accuracy: ()
+        self.relieve: Callable[[TableSchema], None] = lambda table: None
 
     @contextmanager
     def take(self, tables: Sequence[str], contract: Contract, *, own: OwnRows | None = None) -> Iterator[Snapshot]:
@@ -142,6 +143,8 @@ class Snapshots:
                 accuracy = self._accuracy(tables, contract, own, admission, asked_us=asked_us, deadline_s=deadline_s)
                 try:
                     self._settler.settle(tables, accuracy.cut_us)
+                    for table in tables:
+                        self.relieve(self._schemas[table])  # of what settling made of stored rows, before it is read
                     overlays = {table: self._settler.overlay(table, own.source, accuracy.cut_us) for table in tables} if own else {}
                     taken = self._try(tables, accuracy, overlays, own)
                 except RowsMoved as error:
