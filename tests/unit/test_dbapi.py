@@ -2,6 +2,7 @@
 
 import datetime as dt
 import pickle
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -353,6 +354,49 @@ def test_closing_rolls_back_and_nothing_works_afterwards(connection: dbapi.Conne
         with pytest.raises(dbapi.InterfaceError) as caught:
             attempt()
         assert caught.value.code == "connection.closed"
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_a_close_that_cannot_deliver_now_can_be_repeated(warehouse: MemoryWarehouse, monkeypatch: pytest.MonkeyPatch, owned: bool) -> None:
+    """Commits that a lazy producer still has are not forgotten because the service is away for a moment: nothing is closed, and close() tries again."""
+    connection = dbapi.connect(warehouse, opener=(lambda target: target) if owned else None)
+    connection.cursor().execute(INSERT, (1, 1, "a"))
+    producer = warehouse.producers[0]
+    with monkeypatch.context() as away:
+        away.setattr(producer, "close", raising(errors.ServiceUnreachable(target="h:1", waited_s=1.0, reason="away")))
+        for _ in range(2):
+            with pytest.raises(dbapi.OperationalError) as caught:
+                connection.close()
+            assert caught.value.retryable
+        assert not warehouse.closed
+
+    connection.close()
+
+    assert producer.closed
+    assert warehouse.closed is owned
+    with pytest.raises(dbapi.InterfaceError):
+        connection.cursor()
+
+
+@pytest.mark.parametrize("error", [errors.ServiceFailed(reason="a bug"), ZeroDivisionError()])
+def test_a_close_that_fails_for_good_closes_all_the_same(warehouse: MemoryWarehouse, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Trying again would not help: the error is told, and the warehouse that the connection opened is let go."""
+    connection = dbapi.connect(warehouse, opener=lambda target: target)
+    connection.cursor().execute(INSERT, (1, 1, "a"))
+    monkeypatch.setattr(warehouse.producers[0], "close", raising(error))
+    with pytest.raises((dbapi.DatabaseError, ZeroDivisionError)):
+        connection.close()
+    assert warehouse.closed
+    connection.close()
+
+
+def raising(error: Exception) -> Callable[[], None]:
+    """Return a function that fails."""
+
+    def fail() -> None:
+        raise error
+
+    return fail
 
 
 def test_a_closed_cursor_refuses_to_work(connection: dbapi.Connection) -> None:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from righttime.changes.durations import Duration, duration_us
+from righttime.errors import RightTimeError
 from righttime.query.change_plan import change_statement
 from righttime.query.change_runs import ChangePlan, change_plan
 from righttime.query.dbapi_cursor import Cursor
@@ -162,19 +163,30 @@ class Connection:
                 self._producer.rollback()
 
     def close(self) -> None:
-        """Close, and with it the producer, which drops what is not committed; closing twice is closing once."""
-        warehouse, self._open_warehouse = self._open_warehouse, None
-        producer, self._producer = self._producer, None
-        queries, self._queries = self._queries, None
+        """Close, and with it the producer, which drops what is not committed; closing twice is closing once.
+
+        If the producer cannot deliver now what it committed lazily (an error that is `retryable`), nothing is closed: close again.
+        """
         with mapped_errors():
             try:
-                if queries is not None:
-                    queries.close()
-                if producer is not None:
-                    producer.close()
-            finally:
-                if warehouse is not None and self._owned:
-                    warehouse.close()
+                if self._producer is not None:
+                    self._producer.close()
+            except Exception as error:
+                if not (isinstance(error, RightTimeError) and error.retryable):
+                    self._let_go()
+                raise
+            self._let_go()
+
+    def _let_go(self) -> None:
+        warehouse, self._open_warehouse = self._open_warehouse, None
+        queries, self._queries = self._queries, None
+        self._producer = None
+        try:
+            if queries is not None:
+                queries.close()
+        finally:
+            if warehouse is not None and self._owned:
+                warehouse.close()
 
     def ensure_accuracy(self, freshness: Duration, *tables: str) -> None:
         """Let later queries be as stale as `freshness` where they read these tables, any table if none is named.
