@@ -21,7 +21,7 @@ from deltalake.exceptions import DeltaError
 import righttime as rt
 from righttime import Warehouse
 from righttime.changes.faults import CrashPoint
-from righttime.errors import CatalystFull, ReceiptForged, WarehouseLocked
+from righttime.errors import CatalystFull, ReceiptForged, TooManySnapshots, WarehouseLocked
 from righttime.ledger.lock import WriterLock
 from righttime.ledger.receipts import Receipt
 from righttime.query.snapshot import Snapshot
@@ -244,6 +244,20 @@ def test_i5_gc_goes_on_while_an_old_receipt_is_verified(tmp_path: Path) -> None:
         assert receipts[0].verify().ok
         with engine_of(wh).snapshots.again(receipts[0].tables, cut_us=receipts[0].cut_us):
             wh.gc()
+
+
+def test_i5_a_verification_that_finds_no_place_holds_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many snapshots: the rows that it took before it was refused are free again at once, not when a lease lapses."""
+    with rt.open(tmp_path / "wh") as wh:
+        wh.create_table("x", ROW)
+        producer = wh.producer(name="p")
+        producer.insert("x", (1, 1))
+        producer.commit()
+        receipt = wh.read("x").receipt
+        monkeypatch.setattr(engine_of(wh).pins, "_pins_max", 0)
+        with pytest.raises(TooManySnapshots), engine_of(wh).snapshots.again(receipt.tables, cut_us=receipt.cut_us):
+            pass
+        assert len(catalyst_of(wh).leases) == 0
 
 
 def test_i5_a_version_is_read_though_gc_shortens_the_log_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,7 +178,7 @@ class Snapshots:
             lease, lanes = catalyst.register(look, accuracy)
             if lease is None:
                 return None
-            pin = self._pin(look, lease)
+            pin = self._pin(look.state, look.versions, lease)
         stored: StoredTables | None = None
         try:
             stored = self._hold([self._schemas[table] for table in tables], look.versions)
@@ -202,8 +202,7 @@ class Snapshots:
         with self._catalyst.lock:
             hidden = {table.name: self._hidden_again(table, cut_us) for table in receipts}
             lease, lanes = self._catalyst.hold_again(intervals) if None not in hidden.values() else (None, {})
-            now_s = self._catalyst.clock.monotonic_s()
-            pin = self._pins.pin(0, versions=versions, expires_s=now_s + self._settings.lease_ttl_s, now_s=now_s)
+            pin = self._pin(0, versions, lease)
         stored: StoredTables | None = None
         try:
             if lease is not None and versions.keys() <= self._schemas.keys():
@@ -294,12 +293,14 @@ class Snapshots:
             admission=admission,
         )
 
-    def _pin(self, look: Look, lease: Lease) -> int:
+    def _pin(self, state: int, versions: Mapping[str, int], lease: Lease | None) -> int:
+        """Pin the files that go with a lease; if there is no place for them, the lease is given back."""
         now_s = self._catalyst.clock.monotonic_s()
         try:
-            return self._pins.pin(look.state, versions=look.versions, expires_s=now_s + self._settings.lease_ttl_s, now_s=now_s)
+            return self._pins.pin(state, versions=versions, expires_s=now_s + self._settings.lease_ttl_s, now_s=now_s)
         except BaseException:
-            self._catalyst.release(lease)
+            if lease is not None:
+                self._catalyst.release(lease)
             raise
 
     def _tables(
