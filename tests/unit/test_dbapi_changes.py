@@ -139,6 +139,20 @@ def test_a_key_in_an_sql_text_that_no_row_can_have_finds_none(tmp_path: Path) ->
         load.close()
 
 
+@pytest.mark.parametrize("number", [10**400, Decimal("1E+400"), Decimal("-1E+400"), Decimal("sNaN")], ids=["int", "Decimal", "negative", "sNaN"])
+def test_a_number_beyond_every_double_does_not_fit(tmp_path: Path, number: Any) -> None:
+    """It is refused as an insert refuses it, and does not become infinity."""
+    with rt.open(tmp_path / "w") as wh, rt.connect(wh, name="loader") as conn:
+        wh.create_table("t", "k INT, r DOUBLE", keys=["k"])
+        for where in ("k = 1", "k = ?", "r IS NULL"):
+            with pytest.raises(DataError):
+                conn.cursor().execute(f"UPDATE t SET r = ? WHERE {where}", (number, *[1] * where.count("?")))
+        conn.cursor().execute("INSERT INTO t VALUES (1, NULL)")
+        conn.cursor().execute("UPDATE t SET r = ?", (Decimal("-Infinity"),))
+        conn.commit()
+        assert wh.read("t").rows() == [(1, float("-inf"))]
+
+
 UPSERT = "INSERT INTO item (sku, qty) VALUES (?, ?) ON CONFLICT (sku) DO UPDATE SET qty = EXCLUDED.qty"
 
 

@@ -8,6 +8,7 @@ Promise: pure; a text that is too long or a null where none is allowed is named,
 from __future__ import annotations
 
 from decimal import Decimal
+from math import isinf
 from typing import Any
 
 import pyarrow as pa
@@ -33,10 +34,19 @@ def fitted_value(value: Any, wanted: pa.DataType) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return value
     if kind.is_floating(wanted):
-        return float(value)
+        return _nearest(value)
     if kind.is_decimal(wanted) and not isinstance(value, Decimal):
         return Decimal(repr(value))
     return value
+
+
+def _nearest(value: int | float | Decimal) -> int | float | Decimal:
+    """Return the DOUBLE next to a number; one beyond them all stays what it is: that does not fit, and infinity would."""
+    try:
+        near = float(value)
+    except (OverflowError, ValueError):
+        return value
+    return value if isinf(near) and isinstance(value, Decimal) and value.is_finite() else near
 
 
 def misfit(target: pa.Field, found: pa.ChunkedArray, table: TableSchema) -> str | None:
