@@ -10,7 +10,8 @@ import pytest
 import righttime as rt
 from righttime import Producer, Warehouse
 from righttime.changes.conditions import Expression
-from righttime.errors import NotStored, OperationFailed, ProducerClosed, RightTimeError
+from righttime.errors import NotStored, OperationFailed, ProducerClosed, RightTimeError, SqlRefused
+from righttime.query.dbapi import NotSupportedError
 from tests.support.clocks import SteppedClock
 from tests.support.state_tables import seen, stored
 
@@ -155,6 +156,45 @@ def test_a_null_in_the_key_means_no_row_each_time(wh: Warehouse) -> None:
     load.commit()
 
     assert [row[:2] for row in seen(wh, "sale")] == [(1, 5)]
+
+
+LONG = "x" * 1_000_001
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda p: p.delete("doc", {"body": LONG}),
+        lambda p: p.delete("doc", "body = ?", parameters=[LONG]),
+        lambda p: p.update("doc", {"body": LONG}, "n > 0"),
+        lambda p: p.update("doc", {"body": LONG}),
+        lambda p: p.update("doc", {"body": Expression(f"body || '{LONG[:-100]}' || '{'x' * 200}'")}, {"n": 1}),
+        lambda p: p.delete("doc", f"n IN ({', '.join('?' * 110_000)})", parameters=range(10**8, 10**8 + 110_000)),
+    ],
+)
+def test_a_text_that_nobody_could_read_again_is_refused_at_once(wh: Warehouse, call: Callable[[Producer], None]) -> None:
+    """Conditions and values are kept as text, with parameters as literals; over the bound the call fails, and not the commit of all the others."""
+    wh.create_table("doc", "n INT, body STRING", keys=["n"])
+    p = wh.producer(name="p")
+    p.insert("doc", (1, "a"))
+    with pytest.raises(SqlRefused, match="over the bound 1000000"):
+        call(p)
+    p.update("doc", {"body": LONG}, {"n": 1})
+    p.commit()
+    assert wh.read("doc").rows() == [(1, LONG)]
+
+
+def test_a_long_text_among_many_executions_leaves_nothing_behind(wh: Warehouse) -> None:
+    """All are taken or none."""
+    wh.create_table("doc", "n INT, body STRING", keys=["n"])
+    with rt.connect(wh, name="p") as connection:
+        cursor = connection.cursor()
+        cursor.execute("INSERT INTO doc VALUES (1, 'a')")
+        for sql in ("UPDATE doc SET body = ? WHERE n > ?", "UPDATE doc SET body = body || ? WHERE n = ?"):
+            with pytest.raises(NotSupportedError, match="over the bound"):
+                cursor.executemany(sql, [("b", 0), (LONG, 1)])
+        connection.commit()
+        assert wh.read("doc").rows() == [(1, "a")]
 
 
 def test_a_closed_producer_takes_no_operations(wh: Warehouse) -> None:

@@ -17,6 +17,7 @@ from righttime.changes.encoder import RowEncoder
 from righttime.changes.operations import Encoded, Kind, Operations
 from righttime.changes.rows import Chunk, table_of
 from righttime.changes.schema import TableSchema
+from righttime.changes.sql_text import refuse_long
 from righttime.errors import KeyRequired, NullNotAllowed, OperationRefused, UnknownColumn, WrongType
 
 _SHAPES_MAX = 64  # kept for the next transaction, with their encoders
@@ -119,6 +120,7 @@ class OperationHolder:
                 raise OperationRefused(table=self._table.name, reason="a column is set twice")
             self._check_columns(kind, [*names, *(column for column, _ in texts)])
             assignments = [parse_assignment(column, value, self._table) for column, value in expressions.items()]
+            refuse_long(*(each.text for each in assignments))
             known = _Shape(self._table, kind, names, [self._column(key) for key in keys], [(each.column, each.text) for each in assignments])
             known.can_fail = any(each.can_fail for each in assignments)
             self._shapes[kind, *columns, None, *keys, None, *texts] = known
@@ -170,6 +172,7 @@ class OperationHolder:
         assignments = [parse_assignment(column, value, self._table) for column, value in new.items()]
         if len({each.column for each in assignments}) != len(assignments):
             raise OperationRefused(table=self._table.name, reason="a column is set twice")
+        refuse_long(condition.text, *(each.text for each in assignments))
         self._by_condition.append(
             Operations(
                 kind,

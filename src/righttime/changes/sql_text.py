@@ -37,8 +37,7 @@ def expression_tree(text: str) -> exp.Expr:
     """Read one expression."""
     if not isinstance(text, str):
         refuse(f"a {type(text).__name__} is not SQL text", "Pass the expression as text, or a mapping from columns to values.")
-    if len(text) > EXPRESSION_CHARS_MAX:
-        refuse(f"it has {len(text)} characters, over the bound {EXPRESSION_CHARS_MAX}", "Write a shorter condition, or several operations.")
+    refuse_long(text)
     try:
         tokens = list(sqlglot.tokenize(text, read="spark"))
         _check_tokens(tokens)
@@ -56,6 +55,13 @@ def expression_tree(text: str) -> exp.Expr:
     if not isinstance(node, exp.Paren):
         refuse("it is not one expression", "Write one condition or one value, without subqueries.", syntax=True)
     return node
+
+
+def refuse_long(*texts: str) -> None:
+    """Refuse texts that could not be read: also those that are written here, with literals for `?`, and are read again when they are settled."""
+    longest = max(map(len, texts), default=0)
+    if longest > EXPRESSION_CHARS_MAX:
+        refuse(f"it has {longest} characters, over the bound {EXPRESSION_CHARS_MAX}", "Write it shorter, in several operations, or give values by key.")
 
 
 def _check_tokens(tokens: list[Token]) -> None:

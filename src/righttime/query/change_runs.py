@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from righttime.changes.conditions import Assignment, Condition, Expression, everything
 from righttime.changes.schema import TableSchema
+from righttime.changes.sql_text import refuse_long
 from righttime.changes.store_rules import fitted_value
 from righttime.errors import UnknownColumn, WrongType
 from righttime.query.change_plan import DeleteStatement, UpdateStatement, UpsertPlan, UpsertStatement, plan_change, plan_upsert
@@ -99,6 +100,9 @@ class ChangePlan:
         assert not isinstance(self.statement, UpsertStatement)
         kind, assignments, condition = plan_change(self.statement, self.schema, parameters)
         where = self._where(condition)
+        # By key, values travel as they are; by condition they are part of its text.
+        by_key = isinstance(where, Mapping)
+        refuse_long("" if by_key else condition.text, *(one.text for one in assignments if not (by_key and one.literal)))
         if kind == "delete":
             return lambda: producer.delete(table, where)
         new = {assignment.column: _value(assignment) for assignment in assignments}
