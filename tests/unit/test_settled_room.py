@@ -1,6 +1,7 @@
 """What settling makes of stored rows counts as hot rows do: within the bound it is in memory, beyond it in files."""
 
 import errno
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -73,3 +74,16 @@ def test_a_query_is_answered_also_if_nothing_can_be_spilled(tmp_path: Path, monk
         wh.materialize()
         load.commit()
         assert len(wh.read("sale")) == _ROWS + 1
+
+
+def test_what_a_closed_warehouse_had_spilled_takes_no_file_of_the_next_one_along(tmp_path: Path) -> None:
+    """Python may keep segments for a while after the close, and a segment that goes takes its file along: names are never used twice."""
+    with rt.open(tmp_path / "shop", memory_bytes_max=_BOUND) as wh:
+        _changed(wh)
+        assert _rows_are_right(wh)
+        kept = [piece for lane in wh._writer("test").catalyst.table("sale").lanes.values() for piece in lane.pieces]
+    with rt.open(tmp_path / "shop", memory_bytes_max=_BOUND) as wh:
+        assert _rows_are_right(wh)
+        kept.clear()
+        gc.collect()
+        assert _rows_are_right(wh)

@@ -6,6 +6,7 @@ Promise: a file lives as long as a lane or a query refers to it, and not longer;
 """
 
 import os
+import secrets
 import tempfile
 import threading
 from bisect import bisect_right
@@ -51,7 +52,6 @@ class Images:
         self._memory = _private_folder(settings.image_dir)
         self._locks: dict[str, threading.Lock] = {}
         self._tails: dict[str, tuple[_TailKey, Future[Segment]]] = {}
-        self._count = 0
         self._guard = threading.Lock()
 
     @property
@@ -165,10 +165,8 @@ class Images:
         return self._write_rows(table, rows_of(slices, table.columns), in_memory=in_memory)
 
     def _write_rows(self, table: TableSchema, rows: pa.Table, *, in_memory: bool) -> Segment:
-        with self._guard:
-            self._count += 1
-            name = f"{table.name}-{self._count}.parquet"
-        path = (self._memory if in_memory else self._spill) / name
+        # No name is used twice: a segment of a warehouse that was closed may still be there, and takes its file along when it goes.
+        path = (self._memory if in_memory else self._spill) / f"{table.name}-{secrets.token_hex(8)}.parquet"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             rows = _tight(_joined(rows))
