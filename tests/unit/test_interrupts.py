@@ -70,6 +70,33 @@ def test_rows_are_there_once_wherever_a_step_is_interrupted(tmp_path: Path, monk
         assert wh.losses() == []
 
 
+@pytest.mark.parametrize("bypass_bytes", [1, 1 << 30], ids=["past the catalyst", "through the catalyst"])
+@pytest.mark.parametrize("point", _STEP)
+def test_rows_are_committed_once_wherever_their_commit_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: CrashPoint, bypass_bytes: int
+) -> None:
+    """The transaction is over or open as before, and the producer knows which: to commit again is always right."""
+    with rt.open(tmp_path / "shop", bypass_bytes=bypass_bytes) as wh:
+        wh.create_table("sale", "n INT")
+        wh.create_table("visit", "n INT")
+        other = wh.producer(name="gate", policy=rt.Immediate())
+        if bypass_bytes > 1:
+            other.insert("visit", (1,))
+            other.commit()
+        load = wh.producer(name="till")
+        load.insert("sale", (1,))
+        pressed = _interrupt_at(point, monkeypatch)
+        try:
+            load.commit(durability="warehouse")
+        except KeyboardInterrupt:
+            assert load.in_transaction == (wh.read("sale").rows() == [])
+        load.commit(durability="warehouse")
+        assert wh.read("sale").rows() == [(1,)]
+        assert pressed or bypass_bytes == 1  # which has nothing to log
+    with rt.open(tmp_path / "shop") as wh:
+        assert wh.read("sale").rows() == [(1,)]
+
+
 def test_a_table_whose_declaration_is_interrupted_after_the_ledger_has_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The catalyst keeps a table that the ledger has: the next state would be written without it."""
     with rt.open(tmp_path / "shop") as wh:

@@ -12,6 +12,10 @@ from contextlib import contextmanager
 from types import FrameType
 
 
+class InterruptedAfterCommit(KeyboardInterrupt):
+    """Ctrl-C came when a commit was made already: its transaction is over."""
+
+
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Keep Ctrl-C out of the block; keep the block short, for nothing else ends it."""

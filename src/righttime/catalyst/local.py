@@ -7,6 +7,7 @@ Promise: as `port.Session`.
 
 from collections.abc import Callable, Mapping, Sequence
 
+from righttime.catalyst.interrupts import InterruptedAfterCommit
 from righttime.catalyst.links import Link
 from righttime.catalyst.messages import Bypass, Content, Flush, Made, Published
 from righttime.catalyst.mover import Mover
@@ -85,6 +86,19 @@ class LocalSession:
         self._catalyst.stage(self.link, flushes, content)
 
     def commit_durably(self, bypass: Mapping[str, Bypass], *, store: bool, batch_id: str | None) -> Published:
+        before = self._last_commit()
+        try:
+            return self._commit_in_order(bypass, store=store, batch_id=batch_id)
+        except KeyboardInterrupt:
+            if self._last_commit() == before:
+                raise
+            raise InterruptedAfterCommit from None
+
+    def _last_commit(self) -> Commit:
+        with self._catalyst.lock:
+            return self._catalyst.head.source(self.source).last
+
+    def _commit_in_order(self, bypass: Mapping[str, Bypass], *, store: bool, batch_id: str | None) -> Published:
         if not any(extra.adopted is None and self._catalyst.table(table).must_settle(self.source) for table, extra in bypass.items()):
             return self._commit_durably(bypass, store=store, batch_id=batch_id)
         # Rows that go straight into a table come after its operations, and these after what others hold back: nobody begins to hold back meanwhile.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from righttime.catalyst.face import Ask, ProducerFace
+from righttime.catalyst.interrupts import InterruptedAfterCommit
 from righttime.catalyst.lazy import LazyCommits
 from righttime.catalyst.messages import Bypass, Content, Published
 from righttime.catalyst.policies import Policy, start_policy
@@ -63,7 +64,7 @@ class Producer(OpenTransaction, LazyCommits, ProducerFace):
             else:
                 try:
                     published = self._commit_durably(content, bypass, batch_id, store=wanted == "warehouse")
-                except NotStored:
+                except (NotStored, InterruptedAfterCommit):
                     self._end_transaction()  # it is committed
                     raise
             self._end_transaction()
@@ -106,6 +107,7 @@ class Producer(OpenTransaction, LazyCommits, ProducerFace):
         # Rows that are stored in this very step may stand over the bound for that long; storing is the way out of a full catalyst.
         self._stage(content, bounded=not store)
         published = self._session.commit_durably(bypass, store=store, batch_id=batch_id)
+        self._end_transaction()  # at once: rows that go past the catalyst are still here, and must not be committed again
         self._tell_policy()
         return published
 
