@@ -759,6 +759,27 @@ def test_what_a_crash_took_at_one_catalyst_is_told_and_its_receipts_fail(
     assert not verification and "lost" in verification.detail
 
 
+def test_closing_delivers_what_can_be_delivered_though_one_producer_cannot(
+    wh: GroupWarehouse, pair: tuple[FlightService, FlightService], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer whose catalyst is gone keeps no other from delivering its lazy commits; what failed is said afterwards."""
+    lazy = {table: wh.producer(name=table, policy=rt.OnDemand()) for table in ("product", "sale")}
+    for table, row in (("product", (1, "tea")), ("sale", (1, 2))):
+        lazy[table].insert(table, row)
+        lazy[table].commit()
+
+    def gone(*_arguments: Any, **_options: Any) -> Any:
+        raise ServiceUnreachable(target=f"127.0.0.1:{pair[1].port}", waited_s=0.0, reason="the test says so")
+
+    monkeypatch.setattr(wh._members.all[1].transport, "send", gone)
+    with pytest.raises(ServiceUnreachable, match=str(pair[1].port)):
+        wh.close()
+    assert lazy["sale"].closed
+    with alone_at(pair[0]) as alone:
+        assert alone.read("sale").rows() == [(1, 2)]
+        assert [one.source for one in alone.status().producers] == []
+
+
 # -- messages --------------------------------------------------------------------------------------------------------------
 
 

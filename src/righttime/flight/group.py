@@ -26,7 +26,7 @@ from righttime.flight.group_members import GroupClock, GroupTables, GroupViews, 
 from righttime.flight.group_reading import GroupSnapshots
 from righttime.flight.group_receipts import address_in, is_part
 from righttime.flight.group_verify import verify_whole
-from righttime.flight.handle import ServiceHandle
+from righttime.flight.handle import ServiceHandle, close_producers
 from righttime.flight.reading import RemoteConsumer
 from righttime.flight.transport import SCHEME, Target
 from righttime.flight.warehouse import RemoteWarehouse, open_remote
@@ -237,8 +237,7 @@ class GroupWarehouse(ServiceHandle):
             if members is None:
                 return
             try:
-                for producer in self._producers:
-                    producer.close()
+                close_producers(self._producers)
             finally:
                 self._open_members = None
                 members.close()

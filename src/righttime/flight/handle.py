@@ -6,10 +6,11 @@ Promise: a handle that is closed says so, whatever is asked of it.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from righttime.errors import WarehouseClosed
+from righttime.catalyst.face import ProducerFace
+from righttime.errors import RightTimeError, WarehouseClosed
 from righttime.flight.reading import RemoteConsumer
 from righttime.flows.face import NoFlows
 from righttime.pipeline.spark import SparkOwner
@@ -58,3 +59,15 @@ class ServiceHandle(Handle, NoFlows):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.path}{' (closed)' if self._is_closed else ''}>"
+
+
+def close_producers(producers: Iterable[ProducerFace]) -> None:
+    """Close all of them, even where one cannot deliver what it has; then say so."""
+    failed: RightTimeError | None = None
+    for producer in producers:
+        try:
+            producer.close()
+        except RightTimeError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed

@@ -21,7 +21,7 @@ from righttime.changes.schema import TableSchema
 from righttime.errors import BadMessage, NotAWarehouse, RightTimeError, UnknownTable, WarehouseClosed
 from righttime.flight.access import Bearer
 from righttime.flight.frames import Message
-from righttime.flight.handle import ServiceHandle
+from righttime.flight.handle import ServiceHandle, close_producers
 from righttime.flight.reading import Places, RemoteConsumer, RemoteSnapshots
 from righttime.flight.records import collected_of, explanation_of, losses_of, status_of_record, verification_of
 from righttime.flight.renewals import Renewals
@@ -268,24 +268,13 @@ class RemoteWarehouse(ServiceHandle):
             if transport is None:
                 return
             try:
-                self._close_producers()
+                close_producers(self._producers)
             finally:
                 self._renewals.close()
                 transport.close()
                 self._open_transport = None
                 self._staging.close()
                 self._spark.stop()
-
-    def _close_producers(self) -> None:
-        """Close all of them, even where one cannot deliver what it has; then say so."""
-        failed: RightTimeError | None = None
-        for producer in self._producers:
-            try:
-                producer.close()
-            except RightTimeError as error:
-                failed = failed or error
-        if failed is not None:
-            raise failed
 
 
 def _agreed(settings: Settings, hello: Message) -> Settings:
