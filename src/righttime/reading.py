@@ -104,12 +104,17 @@ class _DurableCatalyst(Catalyst):
         writer = self._ledger.living_writer()
         if writer is None:
             self._look_at_streams(tables)  # before the state is compared: a writer that came and went in between has made a newer one
-        if writer is None or (exact and time_us <= self._state.time_us):
-            if writer is None and self._ledger.newest_state().number != self._state.number:
+            if self._ledger.newest_state().number != self._state.number:
                 raise Superseded
             return super().ensure_accuracy(time_us, tables, deadline_s=deadline_s, exact=exact, accept_late=accept_late, asked_us=asked_us, admission=admission)
         if accept_late:
-            return Accuracy(self._state.time_us, {f"process {writer}": self._state.time_us}, unknown=True)
+            cut_us = self._state.time_us
+            if exact and time_us < cut_us:
+                # The state has later commits than that, and has to be able to leave them out.
+                found = super().ensure_accuracy(time_us, tables, deadline_s=deadline_s, exact=True, accept_late=True, asked_us=asked_us, admission=admission)
+                cut_us = found.cut_us
+            return Accuracy(cut_us, {f"process {writer}": cut_us}, unknown=True)
+        # An exact time is as unknown as now: a state lacks what was committed before it by lazy producers, and by others while it was being written.
         stale_s = (self.authority.read_us() - self._state.time_us) / 1e6
         why = "another process writes this warehouse, and what it holds in memory cannot be seen from here"
         raise FreshnessUnknown(table=", ".join(tables), source=f"process {writer}", waited_s=0.0, stale_s=stale_s, why=why)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import righttime as rt
-from righttime.errors import BadSetting, FreshnessUnavailable, ReceiptUnknown, WarehouseClosed, WarehouseReadOnly
+from righttime.errors import AsOfUnavailable, BadSetting, FreshnessUnavailable, FreshnessUnknown, ReceiptUnknown, WarehouseClosed, WarehouseReadOnly
 from tests.support.warm_python import WarmPython
 
 _WRITER = textwrap.dedent(
@@ -81,6 +81,25 @@ def test_a_second_writing_process_is_refused_and_a_reader_sees_the_newest_durabl
         assert reader.status().producers == ()
     with rt.open(tmp_path) as wh:
         assert len(wh.read("sale")) == 2
+
+
+def test_a_reader_beside_a_writer_calls_no_cut_exact(tmp_path: Path) -> None:
+    """A durable state leaves out what lazy producers had committed before it, so an exact time is as unknown as now."""
+    with rt.open(tmp_path) as wh, rt.open(tmp_path, read_only=True) as reader:
+        wh.create_table("sale", "sku INT, qty INT")
+        lazy, till = wh.producer(name="lazy", policy=rt.OnDemand()), wh.producer(name="till")
+        lazy.insert("sale", (1, 1))
+        held_back = lazy.commit()
+        till.insert("sale", (2, 2))
+        logged = till.commit(durability="log")
+
+        with pytest.raises(FreshnessUnknown):
+            reader.read("sale", as_of=logged.commit.time_us)
+        answer = reader.read("sale", as_of=logged.commit.time_us, on_late="answer")
+        assert (answer.rows(), answer.receipt.late, answer.receipt.given_s) == ([(2, 2)], True, None)
+        with pytest.raises(AsOfUnavailable):
+            reader.read("sale", as_of=held_back.commit.time_us, on_late="answer")
+        assert len(wh.read("sale", as_of=logged.commit.time_us)) == 2
 
 
 def test_rows_of_a_killed_writer_that_were_only_in_memory_are_reported_lost(tmp_path: Path) -> None:
