@@ -140,7 +140,7 @@ class Parts:
         pins = PinTable(pins_max=4096)
         self.snapshots = Snapshots(self.catalyst, settler, self.images, engine.store, pins, hold=engine.hold, schemas=self.schemas, settings=settings)
         self.consumer = Consumer(self.snapshots, ledger, engine.spark, schemas=self.schemas, views=self.views, settings=settings)
-        self.verifier = Verifier(self.consumer, self.snapshots, ledger, self.catalyst)
+        self.verifier = Verifier(self.consumer, self.snapshots, ledger, self.catalyst, writer_elsewhere=ledger.living_writer)
         self.consumer.verifier = self.verifier.verify
 
     def close(self) -> None:

@@ -256,6 +256,19 @@ def test_a_receipt_for_rows_that_a_crash_took_is_not_verified(terminal: Terminal
     assert re.search(r"^till +1 to 1 +1 ", status.out, re.MULTILINE)
 
 
+def test_a_receipt_that_only_the_writer_can_prove_is_neither_verified_nor_called_wrong(terminal: Terminal, tmp_path: Path) -> None:
+    with rt.open(tmp_path) as wh:
+        wh.create_table("sale", "sku INT")
+        load = wh.producer(name="till")
+        load.insert("sale", (1,))
+        load.commit()
+
+        ended = terminal("receipt", "verify", wh.read("sale").receipt.receipt_id, "-w", tmp_path)
+
+        assert (ended.code, ended.out) == (1, "")
+        assert "receipt.unproven" in ended.err
+
+
 def test_materialize_and_gc_change_no_answer(spark_terminal: Terminal, tmp_path: Path) -> None:
     """Rows move to the Delta tables and nothing is lost; a second time there is nothing to move."""
     shop = make_shop(tmp_path / "shop")

@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 import righttime as rt
-from righttime.errors import AsOfUnavailable, BadSetting, FreshnessUnavailable, FreshnessUnknown, ReceiptUnknown, WarehouseClosed, WarehouseReadOnly
+from righttime.errors import (
+    AsOfUnavailable,
+    BadSetting,
+    FreshnessUnavailable,
+    FreshnessUnknown,
+    ReceiptUnknown,
+    ReceiptUnproven,
+    WarehouseClosed,
+    WarehouseReadOnly,
+)
 from tests.support.warm_python import WarmPython
 
 _WRITER = textwrap.dedent(
@@ -100,6 +109,24 @@ def test_a_reader_beside_a_writer_calls_no_cut_exact(tmp_path: Path) -> None:
         with pytest.raises(AsOfUnavailable):
             reader.read("sale", as_of=held_back.commit.time_us, on_late="answer")
         assert len(wh.read("sale", as_of=logged.commit.time_us)) == 2
+
+
+def test_a_reader_beside_a_writer_does_not_call_a_receipt_wrong_whose_commits_it_cannot_see(tmp_path: Path) -> None:
+    """A check that could not be made is an error of its own; once the writer has made its commits durable, it is made."""
+    with rt.open(tmp_path) as wh, rt.open(tmp_path, read_only=True) as reader:
+        wh.create_table("sale", "sku INT, qty INT")
+        load = wh.producer(name="till")
+        load.insert("sale", (1, 1))
+        load.commit()
+        receipt = wh.read("sale").receipt
+        assert wh.verify(receipt).method == "rerun"
+
+        with pytest.raises(ReceiptUnproven, match="till") as raised:
+            reader.verify(receipt)
+        assert raised.value.retryable
+
+        wh.materialize()
+        assert reader.verify(receipt)
 
 
 def test_rows_of_a_killed_writer_that_were_only_in_memory_are_reported_lost(tmp_path: Path) -> None:

@@ -106,7 +106,8 @@
     └── ReceiptError
         ├── ReceiptForged        receipt.forged
         ├── ReceiptUnbound       receipt.unbound
-        └── ReceiptUnknown       receipt.unknown
+        ├── ReceiptUnknown       receipt.unknown
+        └── ReceiptUnproven      receipt.unproven        (retryable)
 
 A class's docstring is its message: a format string over the error's context. Its last sentence is the way out.
 """
@@ -178,6 +179,7 @@ from righttime.errors.queries import (
     ReceiptForged,
     ReceiptUnbound,
     ReceiptUnknown,
+    ReceiptUnproven,
     SqlFailed,
     SqlFailedInDatabase,
     SqlRefused,
@@ -282,6 +284,7 @@ __all__ = [
     "ReceiptForged",
     "ReceiptUnbound",
     "ReceiptUnknown",
+    "ReceiptUnproven",
     "RightTimeError",
     "RightsMissing",
     "RowAbsent",

@@ -84,3 +84,11 @@ class ReceiptUnknown(ReceiptError):
     """There is no receipt {receipt!r} in this warehouse. List them with `righttime receipt list`."""
 
     code = "receipt.unknown"
+
+
+class ReceiptUnproven(ReceiptError):
+    """Receipt {receipt!r} cannot be verified from here now: {why} (process {writer}).
+    Verify it there, or here once that process has made its commits durable."""
+
+    code = "receipt.unproven"
+    retryable = True

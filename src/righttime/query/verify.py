@@ -6,11 +6,11 @@ Promise: a receipt that was changed in any way is refused (I8); a check that cou
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from righttime.catalyst.shell import Catalyst
 from righttime.changes.position import START, Commit
-from righttime.errors import ReceiptForged, RightTimeError
+from righttime.errors import ReceiptForged, ReceiptUnproven, RightTimeError
 from righttime.ledger.book import Book
 from righttime.ledger.receipts import Receipt, Verification
 from righttime.ledger.state import State
@@ -30,13 +30,16 @@ _VOLATILE_IN_POSTGRES = re.compile(
 
 
 class Verifier:
-    """Checks receipts of one warehouse."""
+    """Checks receipts of one warehouse. `writer_elsewhere` names the process that may have commits in memory which cannot be seen from here."""
 
-    def __init__(self, consumer: Consumer, snapshots: Snapshots, ledger: Book, catalyst: Catalyst) -> None:
+    def __init__(
+        self, consumer: Consumer, snapshots: Snapshots, ledger: Book, catalyst: Catalyst, *, writer_elsewhere: Callable[[], int | None] = lambda: None
+    ) -> None:
         self._consumer = consumer
         self._snapshots = snapshots
         self._ledger = ledger
         self._catalyst = catalyst
+        self._writer_elsewhere = writer_elsewhere
 
     def verify(self, receipt: Receipt) -> Verification:
         """Run the query again if its state is still held, else check the cut against the ledger."""
@@ -94,14 +97,19 @@ class Verifier:
         return None
 
     def _beyond(self, receipt: Receipt, above: State | None) -> str | None:
-        """A cut cannot be ahead of what came after it."""
+        """A cut cannot be ahead of what came after it; `ReceiptUnproven` if what came after it cannot be seen from here."""
+        writer = self._writer_elsewhere()  # asked before the newest state is read: a writer that is gone has made everything durable
         positions: Mapping[str, Commit] = above.positions if above is not None else {}
+        durable = self._ledger.newest_state().positions
         for cut in receipt.cut:
             with self._catalyst.lock:
                 history = self._catalyst.head.sources.get(cut.source)
                 newest = history.last if history is not None else START
-            limit = max(positions.get(cut.source, START), newest)
+            limit = max(positions.get(cut.source, START), durable.get(cut.source, START), newest)
             if (cut.last_inside.number, cut.last_inside.time_us) > (limit.number, limit.time_us):
+                if writer is not None:
+                    why = f"its writer is at work, and whether it has commit {cut.last_inside.number} of {cut.source} in memory cannot be seen"
+                    raise ReceiptUnproven(receipt=receipt.receipt_id, why=why, writer=writer)
                 return f"the cut names commit {cut.last_inside.number} of {cut.source}, and the newest known is {limit.number}"
         for table in receipt.tables:
             if above is not None and table.name in above.tables and table.version > above.tables[table.name].version:
