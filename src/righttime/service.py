@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -218,19 +219,19 @@ class Engine:
 
     def collect(self) -> dict[str, Collected]:
         """Remove files that nobody needs: no pin here or in another process, no current version, no step under way."""
-        schemas = dict(self.schemas)
-        with self.catalyst.lock:
-            pinned = self.pins.versions_pinned(now_s=self.clock.monotonic_s())
-            current = {name: table.version for name, table in self.catalyst.tables.items()}
-        states = [state for number in self.ledger.pinned_states(now_us=self.clock.now_us()) for state in self.ledger.state_around(number) if state is not None]
-        states.append(self.ledger.newest_state())
-        collected = {}
-        for name, schema in schemas.items():
-            held = {state.tables[name].version for state in states if name in state.tables}
-            collected[name] = self.store.collect(
-                schema, versions={current[name], *pinned.get(name, ()), *held}, grace_s=self.settings.file_grace_s, now_s=self.clock.now_us() / 1e6
-            )
+        grace_s, collected = self.settings.file_grace_s, {}
+        for name, schema in dict(self.schemas).items():
+            collected[name] = self.store.collect(schema, versions=partial(self._versions_held, name), grace_s=grace_s, now_s=self.clock.now_us() / 1e6)
         return collected
+
+    def _versions_held(self, table: str) -> set[int]:
+        """Return the versions of a table that somebody may read, now: what was held when another table was collected tells nothing."""
+        with self.catalyst.lock:
+            pinned = self.pins.versions_pinned(now_s=self.clock.monotonic_s()).get(table, ())
+            current = self.catalyst.tables[table].version
+        # After the current version: a process that pins a state later than this pins a newer one.
+        states = [state for number in self.ledger.pinned_states(now_us=self.clock.now_us()) for state in self.ledger.state_around(number) if state is not None]
+        return {current, *pinned, *(state.tables[table].version for state in [*states, self.ledger.newest_state()] if table in state.tables)}
 
     def close(self) -> None:
         """Make everything committed durable and let go of the folder. If that fails everything stays open, to be closed again when there is space."""

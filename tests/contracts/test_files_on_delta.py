@@ -105,9 +105,9 @@ def test_collect_keeps_what_kept_versions_need(store: FileStore, same_store: Fil
     now = store.undo(SALE, version=first)
     newest = add(store, now, 3)
 
-    assert same_store.collect(SALE, versions=[first, undone], grace_s=0, now_s=time.time()).files == 0
+    assert same_store.collect(SALE, versions=lambda: [first, undone], grace_s=0, now_s=time.time()).files == 0
     assert skus_at(store, undone) == [1, 2]
-    assert same_store.collect(SALE, versions=[first], grace_s=0, now_s=time.time()).files == 1
+    assert same_store.collect(SALE, versions=lambda: [first], grace_s=0, now_s=time.time()).files == 1
     assert [skus_at(store, version) for version in (first, newest)] == [[1], [1, 3]]
 
 
@@ -116,12 +116,12 @@ def test_collect_removes_what_a_crash_left_and_spares_a_commit_in_progress(store
     version = store.create(SALE)
     files = store.write_files(SALE, rows_of(1), batch_id="b")
 
-    assert store.collect(SALE, versions=[], grace_s=0, now_s=LATER_S + time.time()).files == 0
+    assert store.collect(SALE, versions=list, grace_s=0, now_s=LATER_S + time.time()).files == 0
     after = store.commit(SALE, files, version=version, batch_id="b", batch_number=1)
     assert skus_at(store, after) == [1]
 
     store.write_files(SALE, rows_of(2), batch_id="c")
-    assert same_store.collect(SALE, versions=[], grace_s=3600, now_s=time.time()).files == 1
+    assert same_store.collect(SALE, versions=list, grace_s=3600, now_s=time.time()).files == 1
 
 
 def test_collections_beside_commits_lose_nothing(store: FileStore) -> None:
@@ -133,7 +133,7 @@ def test_collections_beside_commits_lose_nothing(store: FileStore) -> None:
     def collect_on_and_on() -> None:
         try:
             while not done.is_set():
-                store.collect(SALE, versions=[], grace_s=0, now_s=time.time() + LATER_S)
+                store.collect(SALE, versions=list, grace_s=0, now_s=time.time() + LATER_S)
         except BaseException as error:
             failures.append(error)
 
@@ -167,7 +167,7 @@ def test_somebody_elses_files_are_taken_over(store: FileStore) -> None:
     pq.write_table(rows_of(), folder / "part-2.parquet")
     (folder / "_SUCCESS").touch()
 
-    assert store.collect(SALE, versions=[], grace_s=0, now_s=LATER_S + time.time()).folders == 0
+    assert store.collect(SALE, versions=list, grace_s=0, now_s=LATER_S + time.time()).folders == 0
     files = store.take_files(SALE, folder)
 
     assert sorted(file.rows for file in files) == [1, 2]
@@ -181,7 +181,7 @@ def test_staging_that_a_crash_left_is_collected(store: FileStore, same_store: Fi
     folder = store.staging(SALE, batch_id="b")
     folder.mkdir()
     pq.write_table(rows_of(1), folder / "part-0.parquet")
-    assert same_store.collect(SALE, versions=[version], grace_s=0, now_s=time.time()).folders == 1
+    assert same_store.collect(SALE, versions=lambda: [version], grace_s=0, now_s=time.time()).folders == 1
     assert not folder.exists()
 
 
@@ -228,7 +228,7 @@ def test_a_checkpoint_changes_nothing_that_is_read(store: FileStore, same_store:
 
     store.checkpoint(SALE, versions[2])
     store.checkpoint(SALE, versions[4])
-    store.collect(SALE, versions=versions[4:], grace_s=0, now_s=time.time())
+    store.collect(SALE, versions=lambda: versions[4:], grace_s=0, now_s=time.time())
 
     assert [skus_at(same_store, kept) for kept in versions[4:]] == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5]]
     assert same_store.newest_version(SALE) == versions[-1]
@@ -250,10 +250,10 @@ def test_removed_files_are_collected_with_the_last_version_that_has_them(tmp_pat
     second = take_out(store, first, 1)
     third = take_out(store, second, 2, 3)
 
-    assert same_store.collect(SALE, versions=[first, second, third], grace_s=0, now_s=time.time()).files == 0
-    assert same_store.collect(SALE, versions=[first], grace_s=0, now_s=time.time()).files == 1
+    assert same_store.collect(SALE, versions=lambda: [first, second, third], grace_s=0, now_s=time.time()).files == 0
+    assert same_store.collect(SALE, versions=lambda: [first], grace_s=0, now_s=time.time()).files == 1
     assert [skus_at(same_store, version) for version in (first, third)] == [[1, 2, 3], []]
-    assert same_store.collect(SALE, versions=[third], grace_s=0, now_s=time.time()).files == 2
+    assert same_store.collect(SALE, versions=lambda: [third], grace_s=0, now_s=time.time()).files == 2
     assert data_files(tmp_path) == set()
 
 
@@ -261,8 +261,8 @@ def test_files_of_a_removal_in_progress_are_spared(store: FileStore, same_store:
     """What is left of a file is safe from the moment it is written; of a dead process it is waste."""
     version = add(store, store.create(SALE), 1, 2)
     prepared = prepare(store, version, 1)
-    assert store.collect(SALE, versions=[version], grace_s=0, now_s=LATER_S + time.time()).files == 0
-    assert same_store.collect(SALE, versions=[version], grace_s=0, now_s=time.time()).files == 1
+    assert store.collect(SALE, versions=lambda: [version], grace_s=0, now_s=LATER_S + time.time()).files == 0
+    assert same_store.collect(SALE, versions=lambda: [version], grace_s=0, now_s=time.time()).files == 1
 
     again = prepare(store, version, 2)
     store.discard(SALE, prepared.files)
@@ -291,7 +291,7 @@ def test_undo_brings_a_file_back_word_for_word(tmp_path: Path, store: FileStore,
     assert now == kept + 2
     assert same_store.files(SALE, now) == store.files(SALE, now) == store.files(SALE, kept)
     assert [skus_at(handle, now) for handle in (store, same_store, open_lakehouse(tmp_path))] == [[1, 2]] * 3
-    assert same_store.collect(SALE, versions=[kept], grace_s=0, now_s=time.time()).files == 1
+    assert same_store.collect(SALE, versions=lambda: [kept], grace_s=0, now_s=time.time()).files == 1
     assert skus_at(same_store, kept) == [1, 2]
 
 
@@ -306,7 +306,7 @@ def test_removal_and_undo_find_their_files_behind_a_checkpoint(tmp_path: Path, s
     version = add(store, version, 5)
     store.checkpoint(SALE, version)
     version = add(store, version, 6)
-    store.collect(SALE, versions=[version], grace_s=0, now_s=time.time())
+    store.collect(SALE, versions=lambda: [version], grace_s=0, now_s=time.time())
     assert not (log_of(tmp_path) / f"{1:020d}.json").exists()
     before = skus_at(same_store, version)
 

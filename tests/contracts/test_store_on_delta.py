@@ -107,8 +107,8 @@ def test_foreign_files_are_collected_only_after_the_grace_period(tmp_path: Path,
     stray = tmp_path / "tables" / "sale" / "part-of-somebody.parquet"
     pq.write_table(rows_of(9), stray)
 
-    assert store.collect(SALE, versions=[version], grace_s=3600, now_s=time.time()).files == 0
-    assert store.collect(SALE, versions=[version], grace_s=3600, now_s=time.time() + 4000).files == 1
+    assert store.collect(SALE, versions=lambda: [version], grace_s=3600, now_s=time.time()).files == 0
+    assert store.collect(SALE, versions=lambda: [version], grace_s=3600, now_s=time.time() + 4000).files == 1
     assert not stray.exists()
     assert skus_at(store, version + 1) == [1, 2]
 
@@ -123,7 +123,7 @@ def test_foreign_partition_folders_with_odd_names_are_found(tmp_path: Path, stor
 
     assert len(paths) == 2
     assert all(Path(path).is_file() for path in paths)
-    assert store.collect(table, versions=[], grace_s=0, now_s=time.time() + 10).files == 0
+    assert store.collect(table, versions=list, grace_s=0, now_s=time.time() + 10).files == 0
     assert store.row_count(table, version + 1) == 2
 
 
@@ -153,7 +153,7 @@ def test_a_half_written_entry_of_a_crash_is_invisible_and_collected(tmp_path: Pa
     assert same_store.undo(SALE, version=version) == version
     assert DeltaTable(str(log_of(tmp_path).parent)).version() == version
     assert skus_at(same_store, add(same_store, version, 2)) == [1, 2]
-    assert same_store.collect(SALE, versions=[], grace_s=60, now_s=time.time()).log_entries == 1
+    assert same_store.collect(SALE, versions=list, grace_s=60, now_s=time.time()).log_entries == 1
     assert not half.exists()
 
 
@@ -171,7 +171,7 @@ def test_a_table_that_somebody_deleted_is_reported_as_damage(tmp_path: Path, sto
         lambda: store.undo(SALE, version=version),
         lambda: store.history(SALE),
         lambda: store.staging(SALE, batch_id="b"),
-        lambda: store.collect(SALE, versions=[version], grace_s=0, now_s=0),
+        lambda: store.collect(SALE, versions=lambda: [version], grace_s=0, now_s=0),
         lambda: store.checkpoint(SALE, version),
         lambda: fresh.files(SALE, version),
         lambda: fresh.commit(SALE, files, version=version, batch_id="b", batch_number=1),
@@ -216,11 +216,11 @@ def test_a_collection_that_cannot_read_a_kept_version_removes_nothing(tmp_path: 
     version = add(store, store.create(SALE), 1)
     store.write_files(SALE, rows_of(2), batch_id="left over")
     with pytest.raises(WarehouseDamaged):
-        same_store.collect(SALE, versions=[version, version + 5], grace_s=0, now_s=time.time())
+        same_store.collect(SALE, versions=lambda: [version, version + 5], grace_s=0, now_s=time.time())
     newest = add(store, version, 3)
     (log_of(tmp_path) / f"{version:020d}.json").unlink()
     with pytest.raises(WarehouseDamaged):
-        same_store.collect(SALE, versions=[version, newest], grace_s=0, now_s=time.time())
+        same_store.collect(SALE, versions=lambda: [version, newest], grace_s=0, now_s=time.time())
     assert len(list((tmp_path / "tables" / "sale").glob("*.parquet"))) == 3
 
 

@@ -18,7 +18,7 @@ store = open_lakehouse(Path(sys.argv[1]))
 version = store.newest_version(SALE)
 files = store.write_files(SALE, rows_of(7), batch_id="dies")
 store.discard(SALE, files)
-store.collect(SALE, versions=[version], grace_s=0, now_s=time.time())
+store.collect(SALE, versions=lambda: [version], grace_s=0, now_s=time.time())
 """
 
 
@@ -35,7 +35,7 @@ def test_a_kill_leaves_the_versions_whole_and_nothing_for_ever(tmp_path: Path, p
     assert done.returncode == -9, done.stderr
     after = open_lakehouse(tmp_path)
     assert skus_at(after, version) == [1, 2]
-    after.collect(SALE, versions=[version], grace_s=0, now_s=time.time())
+    after.collect(SALE, versions=lambda: [version], grace_s=0, now_s=time.time())
     assert len(list((tmp_path / "tables" / "sale").glob("*.parquet"))) == 1
     assert skus_at(after, add(after, version, 6)) == [1, 2, 6]
 
@@ -67,6 +67,6 @@ def test_a_kill_during_a_change_leaves_the_rows_that_the_ledger_knows(tmp_path: 
     assert skus_at(after, version) == [1, 2, 3, 4]
     assert after.newest_version(SALE) == (version if point else version + 1)
     now = after.undo(SALE, version=version)
-    after.collect(SALE, versions=[now], grace_s=0, now_s=time.time())
+    after.collect(SALE, versions=lambda: [now], grace_s=0, now_s=time.time())
     assert len(list((tmp_path / "tables" / "sale").glob("*.parquet"))) == 2
     assert skus_at(after, take_out(after, now, 1)) == [2, 3, 4]

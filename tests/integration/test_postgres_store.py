@@ -337,7 +337,7 @@ def test_files_that_spark_wrote_are_copied_at_the_commit(parts: PostgresParts, t
     files = parts.store.take_files(SALE, folder)
     paths = [Path(parts.store.path_of(SALE, file)) for file in files]
     assert [pq.read_table(path).num_rows for path in paths] == [2, 1]
-    assert parts.store.collect(SALE, versions=[], grace_s=0, now_s=0).files == 0
+    assert parts.store.collect(SALE, versions=list, grace_s=0, now_s=0).files == 0
 
     version = parts.store.commit(SALE, files, version=0, batch_id="b", batch_number=1)
     parts.store.undo(SALE, version=0)
@@ -347,7 +347,7 @@ def test_files_that_spark_wrote_are_copied_at_the_commit(parts: PostgresParts, t
     assert skus(parts) == [1, 2, 3]
     assert not any(path.exists() for path in paths)
     (tmp_path / parts.ledger.warehouse_id / "staging" / "sale" / "left.parquet").touch()
-    assert parts.store.collect(SALE, versions=[], grace_s=0, now_s=0).files == 1
+    assert parts.store.collect(SALE, versions=list, grace_s=0, now_s=0).files == 1
 
 
 # The log

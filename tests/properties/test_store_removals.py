@@ -108,7 +108,7 @@ class Model:
 
     def _collect(self, _: int) -> None:
         kept = {self.known, *list(self.versions)[-3:]}
-        self.store.collect(SALE, versions=kept, grace_s=3600, now_s=time.time())
+        self.store.collect(SALE, versions=lambda: kept, grace_s=3600, now_s=time.time())
         self.versions = {version: skus for version, skus in self.versions.items() if version in kept | {self.newest}}
 
     def check(self) -> None:

@@ -218,7 +218,7 @@ def test_i5_what_a_query_holds_stays_until_it_lets_go(tmp_path: Path) -> None:
             engine.store.undo(schema, version=0)
             with catalyst_of(wh).lock:
                 catalyst_of(wh).free(catalyst_of(wh).tables["x"])
-            engine.store.collect(schema, versions=engine.pins.versions_pinned(now_s=engine.clock.monotonic_s())["x"], grace_s=0, now_s=2e9)
+            engine.store.collect(schema, versions=lambda: engine.pins.versions_pinned(now_s=engine.clock.monotonic_s())["x"], grace_s=0, now_s=2e9)
             assert hot(wh, "x") == {2: (2, 2), 3: (3, 3)}
             assert sorted(row for file in files.paths for row in tuples(pq.read_table(file))) == [(1, 1), (2, 2), (3, 3)]
             assert rows_in(wh, held) == {"x": [(1, 1), (2, 2), (3, 3)]}

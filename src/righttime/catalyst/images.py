@@ -5,6 +5,7 @@ Out: one file list per query (sealed segments as they are, the open tail written
 Promise: a file lives as long as a lane or a query refers to it, and not longer; nothing here outlives the process.
 """
 
+import fcntl
 import os
 import secrets
 import tempfile
@@ -32,6 +33,7 @@ from righttime.settings import Settings
 
 _SHARED_MEMORY = Path("/dev/shm")
 _SPILL_FOLDER = "spill"
+_LOCK_FILE = "lock"
 _SEGMENTS_AT_ONCE = 8  # as one, if so much has come
 _QUARTERS = 4
 _ROW_GROUP_ROWS = 1 << 17  # Spark shares a file among its cores by row groups
@@ -49,7 +51,7 @@ class Images:
         self._catalyst = catalyst
         self._settings = settings
         self._spill = folder / _SPILL_FOLDER
-        self._memory = _private_folder(settings.image_dir)
+        self._memory, self._lock = _private_folder(settings.image_dir)
         self._locks: dict[str, threading.Lock] = {}
         self._tails: dict[str, tuple[_TailKey, Future[Segment]]] = {}
         self._guard = threading.Lock()
@@ -184,6 +186,9 @@ class Images:
         """Forget the kept tail images and remove the private folder."""
         self._tails.clear()
         _remove_folder(self._memory)
+        fd, self._lock = self._lock, -1
+        if fd >= 0:
+            os.close(fd)
 
     def lock_of(self, table: str) -> threading.Lock:
         """Return the lock under which rows of a table are sealed."""
@@ -221,26 +226,33 @@ def forget_spilled(folder: Path) -> None:
     _remove_folder(folder / _SPILL_FOLDER)
 
 
-def _private_folder(wanted: Path | None) -> Path:
-    """Make a folder of this process's own, in memory-backed storage if there is any, and remove those of dead processes."""
+def _private_folder(wanted: Path | None) -> tuple[Path, int]:
+    """Make a folder of this process's own, in memory-backed storage if there is any, with a lock that ends with the process; remove those of dead processes."""
     shared = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() and os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
     base = wanted or shared
     base.mkdir(parents=True, exist_ok=True)
     for old in base.glob("righttime-*-*"):
-        owner = old.name.split("-")[1]
-        if owner.isdigit() and not _is_alive(int(owner)):
+        if _is_dead(old):
             _remove_folder(old)
-    return Path(tempfile.mkdtemp(prefix=f"righttime-{os.getpid()}-", dir=base))
+    folder = Path(tempfile.mkdtemp(prefix=f"righttime-{os.getpid()}-", dir=base))
+    lock = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return folder, lock
 
 
-def _is_alive(pid: int) -> bool:
+def _is_dead(folder: Path) -> bool:
+    """Tell whether nobody has a folder any more. Its lock tells, not its process number, which a container that shares the memory cannot know."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
+        lock = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        return True  # somebody else's
-    return True
+        return False  # somebody else's, or made at this moment
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
 
 
 def _remove_folder(folder: Path) -> None:

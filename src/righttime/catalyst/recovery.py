@@ -24,6 +24,8 @@ from righttime.warehouse.store import Store
 
 log = get_log("recovery")
 
+_IDS_LOST = 1 << 32  # more than any process has given out since its last durable state
+
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
@@ -46,6 +48,7 @@ def recover(
 ) -> Recovered:
     """Fill an empty catalyst with what was true at `state`; with `trace` None (read-only) nothing on disk is touched."""
     losses = _losses(state, trace, known=ledger.losses(), found_us=catalyst.authority.read_us()) if trace is not None else ()
+    crashed = trace is not None and bool(trace.read())  # whoever closes the warehouse leaves none
     for name, schema in schemas.items():
         found = state.tables.get(name, TableState(name, 0, 0, 0, ()))
         version = _undone(store, schema, found.version) if trace is not None else found.version
@@ -54,6 +57,8 @@ def recover(
     for table in state.tables.values():
         _seal_times(catalyst.tables[table.name], table, state.positions)
     _restore_head(catalyst, state, [*ledger.losses(), *losses], number=max(state.number, ledger.last_number()))
+    # Receipts may name rows that the last process had in memory only: their ids are not given to others.
+    catalyst.row_ids.last = state.row_id + (_IDS_LOST if crashed else 0)
     if trace is not None:
         ledger.note_loss(losses, trace_id=trace.trace_id)
         trace.reset()
@@ -135,7 +140,6 @@ def _seal_times(memory: MemoryTable, found: TableState, positions: Mapping[str, 
 
 def _restore_head(catalyst: Catalyst, state: State, losses: list[Loss], *, number: int) -> None:
     catalyst.head.number = number
-    catalyst.row_ids.last = state.row_id
     catalyst.authority.observe(state.time_us)
     lost = {loss.source: max(loss.last, *(other.last for other in losses if other.source == loss.source), 0) for loss in losses}
     for source in state.positions.keys() | lost.keys():

@@ -44,6 +44,9 @@ class Verifier:
     def verify(self, receipt: Receipt) -> Verification:
         """Run the query again if its state is still held, else check the cut against the ledger."""
         self.refuse_forged(receipt)
+        lost = self._lost(receipt)
+        if lost:  # whatever is there now was not there then
+            return Verification(False, "ledger", lost)
         with self._snapshots.again(receipt.tables, cut_us=receipt.cut_us) as tables:
             if tables is None:
                 return self.by_ledger(receipt, "its state is no longer held")

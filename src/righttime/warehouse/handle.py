@@ -8,7 +8,7 @@ Promise: a name is reserved from before its file exists until a version has it; 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from righttime.changes.schema import TableSchema
@@ -105,10 +105,12 @@ class TableHandle:
                 raise WarehouseDamaged(path=path, reason=f"version {version}, which the ledger knows, needs this file, and it is gone")
         return list(self.additions(version, paths).values())
 
-    def needed(self, versions: Collection[int]) -> Needed:
+    def needed(self, held: Callable[[], Collection[int]]) -> Needed:
         # Names first: one that is released by then is in a version that the next line finds.
         with self._reserved_lock:
             reserved = set(self._reserved)
+        # Then who holds what: a version that comes after this has files of one that is held, and files that were not there to be listed, or are reserved.
+        versions = held()
         newest = self.newest()
         if max((newest, *versions)) > newest:
             raise WarehouseDamaged(path=str(self.folder), reason=f"its log ends at version {newest}, the ledger knows {max(versions)}")

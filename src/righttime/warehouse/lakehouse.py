@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -176,7 +176,7 @@ class Lakehouse:
         log = self._handle(table).log
         return [log.describe(version) for version in reversed(log.entries())]
 
-    def collect(self, table: TableSchema, *, versions: Collection[int], grace_s: float, now_s: float) -> Collected:
+    def collect(self, table: TableSchema, *, versions: Callable[[], Collection[int]], grace_s: float, now_s: float) -> Collected:
         """Remove files, staging folders and log entries that neither `versions` nor the newest version need."""
         handle = self._handle(table)
         handle.require_log()

@@ -11,7 +11,7 @@ A version's number is kept in minmax. Only the newest can be read: older ones li
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -234,7 +234,7 @@ class PostgresStore:
             raise VersionGone(table=table.name, version="of rows that are being written", found="not readable before it is committed")
         return str(self._staging.path(table, file))
 
-    def collect(self, table: TableSchema, *, versions: Collection[int], grace_s: float, now_s: float) -> Collected:
+    def collect(self, table: TableSchema, *, versions: Callable[[], Collection[int]], grace_s: float, now_s: float) -> Collected:
         """Remove staged files that a crash left; rows that no transaction needs are PostgreSQL's to vacuum."""
         return self._staging.collect(table)
 

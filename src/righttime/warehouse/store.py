@@ -7,7 +7,7 @@ Promise: the behaviour suite in tests/contracts runs on every implementation; no
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -154,8 +154,8 @@ class Store(Protocol):
         """Return the versions that are still described, newest first."""
         ...
 
-    def collect(self, table: TableSchema, *, versions: Collection[int], grace_s: float, now_s: float) -> Collected:
-        """Remove what neither one of `versions` nor the newest version needs; `now_s` is wall-clock time."""
+    def collect(self, table: TableSchema, *, versions: Callable[[], Collection[int]], grace_s: float, now_s: float) -> Collected:
+        """Remove what neither one of `versions` nor the newest version needs; `now_s` is wall-clock time. They are asked for when the disk has been listed."""
         ...
 
     def checkpoint(self, table: TableSchema, version: int) -> None:
