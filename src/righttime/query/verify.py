@@ -21,10 +21,11 @@ from righttime.query.postgres_statement import MARK
 from righttime.query.snapshot import Snapshots
 from righttime.query.statement import read_statement
 
-# What makes two runs of a PostgreSQL query differ over the same rows; LIMIT alone may, too.
+# What makes two runs of a PostgreSQL query differ over the same rows: functions, and whatever ties or the order of rows decide.
 _VOLATILE_IN_POSTGRES = re.compile(
     r"\b(now|clock_timestamp|statement_timestamp|transaction_timestamp|timeofday|current_\w+|localtime\w*|random\w*|gen_random_uuid|uuidv\d|"
-    r"nextval|currval|lastval|pg_\w+|txid_\w+|limit|fetch|tablesample)\b",
+    r"nextval|currval|lastval|pg_\w+|txid_\w+|limit|fetch|offset|tablesample|distinct\s+on|"
+    r"row_number|ntile|lag|lead|first_value|last_value|nth_value|mode|array_agg|string_agg|jsonb?_agg|jsonb?_object_agg|xmlagg)\b",
     re.IGNORECASE,
 )
 
