@@ -156,6 +156,7 @@ class GroupProducer(ProducerFace):
         if known is None:
             port = replace(member.warehouse._port, own_query=self._own_query_at(member))
             known = self._producers[member] = Producer(self._wanted, policy=_policy_of_its_own(self.policy), port=port)
+            member.warehouse._leaver.add(known)
         return known
 
     # -- own reads and flushes ---------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from righttime.errors import BadMessage, NotAWarehouse, RightTimeError, UnknownT
 from righttime.flight.access import Bearer
 from righttime.flight.frames import Message
 from righttime.flight.handle import ServiceHandle, close_producers
+from righttime.flight.leaving import Leaver
 from righttime.flight.reading import Places, RemoteConsumer, RemoteSnapshots
 from righttime.flight.records import collected_of, explanation_of, losses_of, status_of_record, verification_of
 from righttime.flight.renewals import Renewals
@@ -107,6 +108,7 @@ class RemoteWarehouse(ServiceHandle):
         self._open_transport.message_bytes_max = self._settings.message_bytes_max
         self._producers: list[Producer] = []
         self._sessions: dict[str, RemoteSession] = {}
+        self._leaver = Leaver(str(target), patience_s=self._settings.reconnect_s)
         self._guard = threading.RLock()
         self._wire(self._open_transport, hello)
 
@@ -191,6 +193,7 @@ class RemoteWarehouse(ServiceHandle):
             producer = Producer(source, policy=Immediate() if policy is None else policy, port=self._port)
             self._producers = [*(known for known in self._producers if not known.closed), producer]
             self._sessions = {known.source: self._sessions[known.source] for known in self._producers}
+            self._leaver.add(producer)
         return producer
 
     def materialize(self, *tables: str, wait: Duration | None = None) -> int:
@@ -270,6 +273,7 @@ class RemoteWarehouse(ServiceHandle):
             try:
                 close_producers(self._producers)
             finally:
+                self._leaver.close()
                 self._renewals.close()
                 transport.close()
                 self._open_transport = None
