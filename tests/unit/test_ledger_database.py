@@ -2,12 +2,14 @@
 
 import os
 import socket
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from righttime.ledger.database import _address
-from righttime.ledger.lock import _started, living_writer
+from righttime.ledger.lock import WriterLock, _started, living_writer
 
 
 @pytest.mark.parametrize(
@@ -29,3 +31,37 @@ def test_a_killed_writer_whose_number_another_process_got_is_not_taken_for_alive
     assert living_writer(tmp_path) == 77
     (tmp_path / "writer.lock").write_text("")
     assert living_writer(tmp_path) is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes have namespaces on Linux only")
+def test_a_writer_whose_process_cannot_be_seen_from_here_is_alive_as_long_as_it_holds_the_lock(tmp_path: Path) -> None:
+    """In another container the same process has another number, or none: not the number decides, but the lock."""
+    nobody = 2**22 + 1  # above every number that Linux gives out
+    lock = WriterLock.acquire(tmp_path)
+    (tmp_path / "writer.lock").write_text(f"{nobody} {socket.gethostname()} 1\n")
+
+    assert living_writer(tmp_path) == nobody
+
+    lock.abandon()  # as its end leaves it, however it came: the name stays, the lock does not
+    assert living_writer(tmp_path) is None
+
+
+def test_asking_for_the_writer_never_keeps_one_from_starting(tmp_path: Path) -> None:
+    """Readers ask before every query; they look at the lock and never take it."""
+    (tmp_path / "writer.lock").write_text(f"{2**22 + 1} {socket.gethostname()} 1\n")
+    done = threading.Event()
+
+    def ask() -> None:
+        while not done.is_set():
+            living_writer(tmp_path)
+
+    readers = [threading.Thread(target=ask) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    try:
+        for _ in range(300):
+            WriterLock.acquire(tmp_path).abandon()  # raises if anybody else holds it
+    finally:
+        done.set()
+        for reader in readers:
+            reader.join()

@@ -8,12 +8,17 @@ Promise: the operating system keeps the lock, so it ends with its process, howev
 import fcntl
 import os
 import socket
+import struct
+import sys
 import weakref
+from contextlib import suppress
 from pathlib import Path
 
 from righttime.errors import NotAWarehouse, WarehouseLocked
 
 LOCK_FILE = "writer.lock"
+
+_BYTE_LOCK = struct.Struct("@hhqqi4x")  # C's struct flock: type, whence, start, length, process
 
 
 class WriterLock:
@@ -29,6 +34,7 @@ class WriterLock:
         fd = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_byte(fd, fcntl.F_WRLCK)
             _write_holder(fd)
         except BlockingIOError:
             os.close(fd)
@@ -43,6 +49,7 @@ class WriterLock:
         if self._fd >= 0:
             os.ftruncate(self._fd, 0)
             # Unlocking, not only closing: a forked child that still has the file open must not keep the lock.
+            _lock_byte(self._fd, fcntl.F_UNLCK)
             fcntl.flock(self._fd, fcntl.LOCK_UN)
             self.abandon()
 
@@ -60,11 +67,12 @@ def locked(folder: Path) -> WarehouseLocked:
 
 
 def living_writer(folder: Path) -> int | None:
-    """Return the process that writes the warehouse, None if there is none. One on another host counts as alive."""
+    """Return the process that writes the warehouse, by its own number, None if there is none. One on another host counts as alive."""
     pid, host, started = _holder(folder)
     if not pid:
         return None
-    if host == socket.gethostname():
+    # The lock first: the writer may be in another namespace of processes (a container beside this one), where its number means nothing here.
+    if host == socket.gethostname() and not _is_held(folder):
         try:
             os.kill(int(pid), 0)
         except ProcessLookupError:
@@ -74,6 +82,22 @@ def living_writer(folder: Path) -> int | None:
         if started != _started(int(pid)):
             return None  # the writer was killed, and another process has its number
     return int(pid)
+
+
+def _lock_byte(fd: int, kind: int) -> None:
+    """Lock or unlock a byte of the file, beside the lock itself: others can ask for this one without taking it, so that they keep no writer out."""
+    if sys.platform == "linux":
+        with suppress(OSError):  # a file system without such locks; there the process's number has to do
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _BYTE_LOCK.pack(kind, os.SEEK_SET, 0, 1, 0))
+
+
+def _is_held(folder: Path) -> bool:
+    """Tell whether a writer on this host certainly has the lock; False where that cannot be asked."""
+    if sys.platform == "linux":
+        with suppress(OSError), (folder / LOCK_FILE).open("rb") as file:
+            found = fcntl.fcntl(file.fileno(), fcntl.F_OFD_GETLK, _BYTE_LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0))
+            return bool(_BYTE_LOCK.unpack(found)[0] != fcntl.F_UNLCK)
+    return False
 
 
 def _holder(folder: Path) -> tuple[str, str, str]:
