@@ -28,6 +28,7 @@ from righttime.errors import (
     TableExists,
     UnknownTable,
 )
+from righttime.flight import group_calls, group_claims
 from righttime.flight.group import GroupWarehouse, open_service
 from righttime.flight.group_loading import GroupProducer
 from righttime.flight.server import FlightService
@@ -150,6 +151,28 @@ def test_clients_that_declare_the_same_name_at_once_get_one_table(pair: tuple[Fl
                 thread.join()
             assert owner(one, name) == owner(two, name)
         assert one.tables() == two.tables() == [f"table{number}" for number in range(5)]
+
+
+@pytest.mark.parametrize("alive", [True, False], ids=["its client waits", "its client has died"])
+def test_a_name_is_given_once_though_its_catalyst_takes_longer_than_a_claim_lasts(
+    pair: tuple[FlightService, FlightService], alive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A catalyst that stores for long declares later: whoever wants the name meanwhile waits, and finds the table."""
+    monkeypatch.setattr(group_calls, "_CLAIM_S", 0.5)
+    if not alive:
+        monkeypatch.setattr(group_claims, "_renew", lambda *_: None)
+    with opened(*pair) as one, opened(*reversed(pair)) as two:
+        first = threading.Thread(target=one.create_table, args=("sale", "n INT"))
+        second = threading.Thread(target=two.create_table, args=("sale", "n INT"), kwargs={"if_not_exists": True})
+        with pair[0]._engine.mover._lock:  # as long as something is stored
+            first.start()
+            assert not first.join(timeout=0.5) and first.is_alive()
+            second.start()
+            second.join(timeout=2.5)
+        first.join(timeout=30)
+        second.join(timeout=30)
+        assert owner(one, "sale") == owner(two, "sale") == f"127.0.0.1:{pair[0].port}"
+        assert one.tables() == two.tables() == ["sale"]
 
 
 def test_a_name_at_two_catalysts_is_an_error_that_names_both(pair: tuple[FlightService, FlightService]) -> None:

@@ -71,6 +71,7 @@ class Desk:
             "group.whole": (READ, self.group.whole),
             "group.verify": (READ, self.group.verify),
             "group.claim": (WRITE, self.group.claim),
+            "group.declared": (WRITE, self.group.declared),
             "group.disclaim": (WRITE, self.group.disclaim),
             "group.view": (WRITE, self.group.create_view),
         }

@@ -6,9 +6,7 @@ Promise: same methods and signatures as `righttime.Warehouse`; each answer is on
 """
 
 import threading
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -21,6 +19,7 @@ from righttime.changes.durations import Duration
 from righttime.changes.schema import TableSchema, declare_table
 from righttime.errors import BadSource, NotAWarehouse, ReceiptUnknown, ServiceUnreachable, TableExists, WarehouseClosed
 from righttime.flight.access import Bearer
+from righttime.flight.group_claims import claimed
 from righttime.flight.group_loading import GroupProducer
 from righttime.flight.group_members import GroupClock, GroupTables, GroupViews, Member, Members, together
 from righttime.flight.group_reading import GroupSnapshots
@@ -87,7 +86,7 @@ class GroupWarehouse(ServiceHandle):
 
     def _declare(self, schema: TableSchema, *, if_not_exists: bool) -> TableSchema:
         """Make a new table known at the catalyst with the fewest tables; that one owns it from then on."""
-        with self._claimed(schema.name):
+        with claimed(self._members, schema.name):
             return self._place_for(schema.name).warehouse._declare(schema, if_not_exists=if_not_exists)
 
     def _place_for(self, name: str) -> Member:
@@ -96,29 +95,10 @@ class GroupWarehouse(ServiceHandle):
             raise TableExists(table=name)
         return self._members.find(name) or min(self._members.all, key=lambda member: len(member.tables))
 
-    @contextmanager
-    def _claimed(self, name: str) -> Iterator[None]:
-        """Keep other clients from giving the name at another catalyst meanwhile; all of them ask the same one."""
-        self._need_all()
-        registrar = min(self._members.all, key=lambda member: member.warehouse_id)
-        claim = {"name": name, "claimer": uuid.uuid4().hex}
-        registrar.call("group.claim", {**claim, "call": uuid.uuid4().hex})
-        try:
-            self._need_all()
-            yield
-        finally:
-            registrar.call("group.disclaim", claim)
-            self._members.refresh()
-
-    def _need_all(self) -> None:
-        """Fetch all declarations; whoever is down may have the name that is to be given."""
-        for error in self._members.refresh().values():
-            raise error
-
     def create_view(self, name: str, query: str) -> None:
         """Declare a view over tables of any catalysts, and other views; the first catalyst keeps it."""
         checked = declare_table(name, "placeholder INT").name
-        with self._claimed(checked):
+        with claimed(self._members, checked):
             if checked in self._schemas or checked in self._views:
                 raise TableExists(table=checked)
             self._consumer.plan(read_statement(query))
@@ -130,12 +110,12 @@ class GroupWarehouse(ServiceHandle):
 
     def tables(self) -> list[str]:
         """Return the names of the tables."""
-        self._need_all()
+        self._members.need_all()
         return sorted(name for member in self._members.all for name in member.tables)
 
     def views(self) -> dict[str, str]:
         """Return the views and their queries."""
-        self._need_all()
+        self._members.need_all()
         return dict(self._views)
 
     # -- loading -----------------------------------------------------------------------------------------------------
@@ -170,7 +150,7 @@ class GroupWarehouse(ServiceHandle):
         found = [one for one in together([_looking_up(member, receipt_id) for member in self._members.all]) if one is not None]
         whole = {one.receipt_id: one for one in found if not is_part(one)}
         if len(whole) != 1:
-            self._need_all()  # one that is down may have it
+            self._members.need_all()  # one that is down may have it
             raise ReceiptUnknown(receipt=f"{receipt_id} (it fits {len(whole)} receipts)" if whole else receipt_id)
         return next(iter(whole.values())).bound(self.verify)
 

@@ -28,6 +28,9 @@ _TICKETS_MAX = 256
 _PARTS_MAX = 64
 _CLAIMS_MAX = 1024
 _CLAIM_S = 10.0
+"""How long a claim lasts if its client does not renew it."""
+_CLAIM_ROUND_S = 1.0
+_CLAIM_ROUNDS_MAX = 60
 _AHEAD_FILE = "clock"
 _STEP_US = 1_000_000
 _READER_WAIT_S = 2.0
@@ -116,24 +119,36 @@ class GroupCalls:
     def claim(self, message: Message, _grant: Grant) -> Answer:
         """Let one client at a time declare a name anywhere in the group: all ask the same catalyst, and the next waits until the first is done."""
         name, claimer = message.text("name"), message.text("claimer")
+        renewed = message.header.get("renew") is True
         with self._claimed:
-            if not self._claimed.wait_for(lambda: self._is_free(name), timeout=_CLAIM_S) or len(self._claims) >= _CLAIMS_MAX:
+            # In rounds: a claim lapses without a word.
+            free = not renewed and any(self._claimed.wait_for(lambda: self._is_free(name), timeout=_CLAIM_ROUND_S) for _ in range(_CLAIM_ROUNDS_MAX))
+            if not renewed and (not free or len(self._claims) >= _CLAIMS_MAX):
                 raise TableExists(table=name)
-            self._claims[name] = (claimer, self._engine.clock.monotonic_s() + _CLAIM_S)
-        return {}
+            if free or self._holds(name, claimer):
+                self._claims[name] = (claimer, self._engine.clock.monotonic_s() + _CLAIM_S)
+        return {"held_s": _CLAIM_S}
 
     def _is_free(self, name: str) -> bool:
         now_s = self._engine.clock.monotonic_s()
         self._claims = {known: claim for known, claim in self._claims.items() if claim[1] > now_s}
         return name not in self._claims
 
+    def _holds(self, name: str, claimer: str) -> bool:
+        return name in self._claims and self._claims[name][0] == claimer
+
     def disclaim(self, message: Message, _grant: Grant) -> Answer:
         """Let the next client declare a name."""
         with self._claimed:
-            if self._claims.get(message.text("name"), ("", 0.0))[0] == message.text("claimer"):
+            if self._holds(message.text("name"), message.text("claimer")):
                 del self._claims[message.text("name")]
             self._claimed.notify_all()
         return {}
+
+    def declared(self, _message: Message, _grant: Grant) -> Answer:
+        """Wait until what is being declared here is declared, and can be listed; storing may keep it waiting for long."""
+        with self._engine.declarations:
+            return {}
 
     def create_view(self, message: Message, _grant: Grant) -> Answer:
         """Keep a view whose tables may be elsewhere; the client has resolved it."""

@@ -120,6 +120,11 @@ class Members:
             self._refuse_ambiguous()
         return down
 
+    def need_all(self) -> None:
+        """Fetch all declarations anew; whoever is down may have the name that matters."""
+        for error in self.refresh().values():
+            raise error
+
     def _refuse_ambiguous(self) -> None:
         known: dict[str, Member] = {}
         for member in self.all:
