@@ -1,10 +1,13 @@
 """Handles of one folder: shared in a process, refused or read-only across processes, closed without loss."""
 
+import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -127,6 +130,48 @@ def test_a_reader_beside_a_writer_does_not_call_a_receipt_wrong_whose_commits_it
 
         wh.materialize()
         assert reader.verify(receipt)
+
+
+_GUEST = """
+import os, sys, deltalake, pyarrow.dataset, righttime as rt
+os.setgid(65534)
+os.setuid(65534)
+with rt.open(sys.argv[1], read_only=True) as reader:
+    for _ in sys.stdin:
+        answer = reader.read("sale", on_late="answer")
+        print(sorted(answer.rows()), answer.receipt.late, bool(answer.receipt.verify()), len(reader.receipts()), flush=True)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_reader_without_the_right_to_write_reads_every_newer_state() -> None:
+    """Somebody else's warehouse is read as it is: without a pin, without a trace of the query, and with what its owner stores later."""
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o755)  # other than the folders of the test run
+        folder = Path(place) / "shop"
+        with rt.open(folder) as wh:
+            wh.create_table("sale", "sku INT")
+            with wh.producer(name="till") as load:
+                load.insert("sale", (1,))
+                load.commit(materialize=True)
+        with subprocess.Popen([sys.executable, "-c", _GUEST, folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as guest:
+            assert guest.stdin is not None
+            assert guest.stdout is not None
+
+            def said(asks: IO[str] = guest.stdin, answers: IO[str] = guest.stdout) -> str:
+                asks.write("read\n")
+                asks.flush()
+                return answers.readline().strip()
+
+            assert said() == "[(1,)] False True 0"
+            with rt.open(folder) as wh, wh.producer(name="till") as load:
+                load.insert("sale", (2,))
+                load.commit(durability="log")
+                assert said() == "[(1,), (2,)] True True 0"
+                load.insert("sale", (3,))
+                load.commit(materialize=True)
+                assert said() == "[(1,), (2,), (3,)] True True 0"
+            assert said() == "[(1,), (2,), (3,)] False True 0"
 
 
 def test_rows_of_a_killed_writer_that_were_only_in_memory_are_reported_lost(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ _APPLICATION_ID = 0x52544C31  # "RTL1"
 _NEW_FILE = "ledger.db.new"
 _LEFTOVERS = {LOCK_FILE, _NEW_FILE, _NEW_FILE + "-journal"}
 _BUSY_S = 10.0  # how long a transaction waits for one of another process, which are all short
+_TRIES_MAX = 10
 _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE state (number INTEGER PRIMARY KEY, time_us INTEGER NOT NULL, kind TEXT NOT NULL, json TEXT NOT NULL);
@@ -45,6 +46,8 @@ CREATE TABLE loss (
 class Database:
     """One connection behind one lock, safe to call from any thread; every SQLite error leaves it as one of ours."""
 
+    writable = True
+
     def __init__(self, folder: Path, connection: sqlite3.Connection, *, lock: WriterLock | None) -> None:
         self.folder = folder
         self._connection: sqlite3.Connection | None = connection
@@ -60,9 +63,12 @@ class Database:
         """Return all rows of a query."""
         with self._mutex:
             try:
-                return self._open_connection().execute(query, parameters).fetchall()
+                return self._read(query, parameters)
             except sqlite3.Error as error:
                 raise self._translated(error, action="read") from error
+
+    def _read(self, query: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        return self._open_connection().execute(query, parameters).fetchall()
 
     @contextmanager
     def transaction(self, action: str, *, durable: bool) -> Iterator[sqlite3.Connection]:
@@ -109,6 +115,34 @@ class Database:
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or action == "read":
             return WarehouseDamaged(path=str(self.folder / LEDGER_FILE), reason=str(error))
         return CommitFailed(source="ledger", step=action, reason=str(error))
+
+
+class UnwritableDatabase(Database):
+    """A ledger that this process has no right to write, for its place or its owner. Others may write it, so it is opened anew for each query:
+    SQLite follows a writer only while the writer's log is there, and takes a file without one for a file that nobody changes.
+    """
+
+    writable = False
+
+    def _read(self, query: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        self._open_connection()
+        for _ in range(_TRIES_MAX):
+            had_log = _has_log(self.folder)
+            try:
+                with closing(_connection(self.folder, writable=False)) as connection:
+                    found = connection.execute(query, parameters).fetchall()
+            except sqlite3.Error:
+                if had_log == _has_log(self.folder):
+                    raise
+                continue  # a writer came or went meanwhile, and its log with it
+            if had_log or not _has_log(self.folder):
+                return found
+        raise locked(self.folder)
+
+    @contextmanager
+    def transaction(self, action: str, *, durable: bool) -> Iterator[sqlite3.Connection]:
+        raise WarehouseReadOnly(path=str(self.folder), action=action)
+        yield
 
 
 def open_database(folder: Path, *, read_only: bool, create: bool) -> Database:
@@ -179,26 +213,38 @@ def _create(folder: Path) -> None:
 def _connected(folder: Path, *, lock: WriterLock | None) -> Database:
     path = folder / LEDGER_FILE
     writable = os.access(folder, os.W_OK) and os.access(path, os.W_OK)
-    address = _address(path, writable=writable, has_log=path.with_name(LEDGER_FILE + "-wal").exists())
     try:
-        connection = sqlite3.connect(address, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
-        try:
-            # fullfsync matters on macOS, where a plain fsync stops at the drive's cache.
-            connection.executescript("PRAGMA fullfsync=ON; PRAGMA journal_size_limit=16777216; SELECT name FROM meta")
-            # Asked again: a newer version may have written its number into SQLite's log only, before it was killed.
-            (found,) = connection.execute("PRAGMA user_version").fetchone()
-            if found > FORMAT:
-                raise WarehouseNewer(path=str(folder), found=found, known=FORMAT)
-        except BaseException:
-            connection.close()
-            raise
+        connection = _connection(folder, writable=writable)
     except sqlite3.Error as error:
         raise WarehouseDamaged(path=str(path), reason=str(error)) from error
+    if lock is None and not writable:
+        connection.close()
+        return UnwritableDatabase(folder, connection, lock=None)
     return Database(folder, connection, lock=lock)
 
 
+def _connection(folder: Path, *, writable: bool) -> sqlite3.Connection:
+    address = _address(folder / LEDGER_FILE, writable=writable, has_log=_has_log(folder))
+    connection = sqlite3.connect(address, uri=True, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+    try:
+        # fullfsync matters on macOS, where a plain fsync stops at the drive's cache.
+        connection.executescript("PRAGMA fullfsync=ON; PRAGMA journal_size_limit=16777216; SELECT name FROM meta")
+        # Asked again: a newer version may have written its number into SQLite's log only, before it was killed.
+        (found,) = connection.execute("PRAGMA user_version").fetchone()
+        if found > FORMAT:
+            raise WarehouseNewer(path=str(folder), found=found, known=FORMAT)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _has_log(folder: Path) -> bool:
+    return (folder / f"{LEDGER_FILE}-wal").exists()
+
+
 def _address(path: Path, *, writable: bool, has_log: bool) -> str:
-    """Return SQLite's name for the file: a reader writes pins where it may; on a read-only disk it reads what is there."""
+    """Return SQLite's name for the file: a reader writes pins where it may; elsewhere it reads what is there."""
     mode = "mode=rw" if writable else "mode=ro" if has_log else "immutable=1"
     return f"{path.resolve().as_uri()}?{mode}"
 

@@ -22,6 +22,7 @@ from righttime.ledger.state import State
 from righttime.settings import Settings
 
 _LOSSES_MAX = 10_000
+_NO_PIN = 0  # SQLite's begin at 1
 _PRUNE_EVERY_MAX = 256
 
 
@@ -53,7 +54,7 @@ class Loss:
 
 
 class Ledger:
-    """The book of one warehouse; safe to call from any thread. A read-only one may still leave pins and receipts."""
+    """The book of one warehouse; safe to call from any thread. A read-only one leaves pins and receipts where its process may write."""
 
     def __init__(self, database: Database, *, settings: Settings) -> None:
         self._database = database
@@ -143,6 +144,8 @@ class Ledger:
 
     def save_receipt(self, receipt: Receipt) -> None:
         """Keep a receipt, without an fsync of its own: after a power failure the newest may be missing here, the caller's copy still holds."""
+        if not self._database.writable:
+            return
         with self._database.transaction("save a receipt", durable=False) as connection:
             connection.execute("INSERT OR IGNORE INTO receipt (receipt_id, json) VALUES (?, ?)", (receipt.receipt_id, receipt.to_json()))
             self._receipts_until_prune -= 1
@@ -169,19 +172,25 @@ class Ledger:
             return _insert_pin(connection, owner, state, expires_us)
 
     def pin_newest(self, owner: str, *, expires_us: int) -> tuple[int, State]:
-        """Find the newest durable state and hold it, in one step, so that nothing is collected in between."""
+        """Find the newest durable state and hold it, in one step, so that nothing is collected in between; who may not write here holds nothing."""
+        if not self._database.writable:
+            return _NO_PIN, self.newest_state()
         with self._database.transaction("pin a state", durable=False) as connection:
             number, text = connection.execute("SELECT number, json FROM state ORDER BY number DESC LIMIT 1").fetchone()
             return _insert_pin(connection, owner, number, expires_us), self._decoded(text)
 
     def renew_pin(self, pin_id: int, *, expires_us: int, now_us: int) -> bool:
         """Hold on until `expires_us`; return False if the pin has ended, because what it held may be gone."""
+        if pin_id == _NO_PIN:
+            return True
         with self._database.transaction("renew a pin", durable=False) as connection:
             cursor = connection.execute("UPDATE pin SET expires_us = ? WHERE pin_id = ? AND expires_us > ?", (expires_us, pin_id, now_us))
             return cursor.rowcount > 0
 
     def remove_pin(self, pin_id: int) -> None:
         """End a pin; one that has ended already is no error."""
+        if pin_id == _NO_PIN:
+            return
         with self._database.transaction("remove a pin", durable=False) as connection:
             connection.execute("DELETE FROM pin WHERE pin_id = ?", (pin_id,))
 
