@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import righttime as rt
+from righttime.catalyst.producer import OwnRows
 from righttime.errors import (
     AsOfUnavailable,
     BadMessage,
@@ -166,7 +167,8 @@ def test_a_name_is_given_once_though_its_catalyst_takes_longer_than_a_claim_last
         second = threading.Thread(target=two.create_table, args=("sale", "n INT"), kwargs={"if_not_exists": True})
         with pair[0]._engine.mover._lock:  # as long as something is stored
             first.start()
-            assert not first.join(timeout=0.5) and first.is_alive()
+            first.join(timeout=0.5)
+            assert first.is_alive()
             second.start()
             second.join(timeout=2.5)
         first.join(timeout=30)
@@ -641,6 +643,27 @@ def test_a_source_that_looks_like_another_catalysts_is_refused_in_a_receipt(wh: 
         load.commit()
     with pytest.raises(BadSource, match="till@east:1"):
         receipt()
+
+
+@pytest.mark.parametrize("table", ["sale", "product"])
+def test_a_receipt_names_the_open_transaction_wherever_it_is(wh: GroupWarehouse, pair: tuple[FlightService, FlightService], table: str) -> None:
+    """An answer with uncommitted rows of its own producer says so, at the issuer and at any other catalyst, and no ledger stands for it."""
+    snapshots: Any = wh._consumer._snapshots
+
+    def own_query(_query: str, *, own: OwnRows, **_options: Any) -> rt.Receipt:
+        with snapshots.take(["sale", "product"], NOW, own=own) as snapshot:
+            assert snapshots.rows(snapshot.tables[table]).num_rows == 1
+            found: rt.Receipt = snapshots.issue(snapshot, query="SELECT 1", parameters=(), rows=1, digest="d")
+            return found
+
+    with wh.producer(name="till") as load:
+        load._own_query = own_query
+        load.insert(table, (1, 1) if table == "sale" else (1, "tea"))
+        receipt = load.sql("SELECT 1")
+        load.rollback()
+    assert receipt.uncommitted == ("till" if table == "sale" else f"till@127.0.0.1:{pair[1].port}")
+    verification = wh.verify(receipt)
+    assert not verification and "uncommitted rows of till" in verification.detail
 
 
 def test_a_forgotten_part_is_checked_by_what_is_known(tmp_path: Path, spark_owner: SparkOwner) -> None:

@@ -219,7 +219,8 @@ class GroupCalls:
     def _verify_forgotten(self, whole: Receipt, address: str) -> Answer:
         """Check a part that the ledger has forgotten by what is known now."""
         share = stripped(whole, self._engine.schemas, address)
-        problem = self._engine.verifier.by_what_is_known(share)
+        open_rows = f"the answer contained uncommitted rows of {share.uncommitted}, which no ledger knows" if share.uncommitted else None
+        problem = open_rows or self._engine.verifier.by_what_is_known(share)
         return _verified(share, Verification(problem is None, "ledger", problem or "the part is forgotten; its cut agrees with what is known"), address)
 
 

@@ -1,7 +1,7 @@
 """Receipts over several catalysts: one for the whole answer, sealed by the first of them, and a part of it with each of the others.
 
 In: the receipts that each catalyst makes of what it gave.
-Out: the whole receipt, in which sources of the others are called source@host:port; and the way back to a part.
+Out: the whole receipt, in which sources and streams of the others are called source@host:port; and the way back to a part.
 Promise: pure; taking a part out of a whole and putting it in again gives the same.
 """
 
@@ -38,9 +38,12 @@ def joined(mine: Receipt, parts: Sequence[tuple[str, Receipt]], *, receipt_id: s
     tables = [*mine.tables, *(table for part in named for table in part.tables)]
     if len({table.name for table in tables}) < len(tables) or any(part.receipt_id != receipt_id or not is_part(part) for part in named):
         raise BadMessage(reason="the parts of a receipt do not belong together")
-    for cut in mine.cut:
-        if address_in(cut.source) is not None:
-            raise BadSource(source=cut.source, reason="it looks like a source of another catalyst, source@host:port")
+    for source in (*(cut.source for cut in mine.cut), mine.uncommitted):
+        if address_in(source) is not None:
+            raise BadSource(source=source, reason="it looks like a source of another catalyst, source@host:port")
+    uncommitted = [one.uncommitted for one in (mine, *named) if one.uncommitted]
+    if len(uncommitted) > 1:
+        raise BadMessage(reason="an open transaction is at one catalyst")
     cut_us = min(mine.cut_us, *(part.cut_us for part in named))
     return replace(
         mine,
@@ -51,6 +54,8 @@ def joined(mine: Receipt, parts: Sequence[tuple[str, Receipt]], *, receipt_id: s
         given_s=None if any(one.given_s is None for one in (mine, *named)) else max(asked_us - cut_us, 0) / 1e6,
         late=any(one.late for one in (mine, *named)),
         waited_s=max(one.waited_s for one in (mine, *named)),
+        uncommitted="".join(uncommitted),
+        streams=(*mine.streams, *(stream for part in named for stream in part.streams)),
     )
 
 
@@ -62,14 +67,21 @@ def renamed(part: Receipt, address: str) -> Receipt:
         part,
         tables=tuple(replace(table, hot=tuple(replace(hot, source=f"{hot.source}@{address}") for hot in table.hot)) for table in part.tables),
         cut=tuple(replace(cut, source=f"{cut.source}@{address}") for cut in part.cut),
+        uncommitted=part.uncommitted and f"{part.uncommitted}@{address}",
+        streams=tuple(replace(one, stream=f"{one.stream}@{address}") for one in part.streams),
     )
 
 
 def share_of(whole: Receipt, names: Iterable[str], address: str | None) -> Receipt:
-    """Return what a whole receipt says of some tables, and of the sources of one catalyst: those of an address, or of the issuer."""
+    """Return what a whole receipt says of some tables, and of the sources and streams of one catalyst: those of an address, or of the issuer."""
     wanted = set(names)
-    cut = tuple(one for one in whole.cut if address_in(one.source) == address)
-    return replace(whole, tables=tuple(table for table in whole.tables if table.name in wanted), cut=cut)
+    return replace(
+        whole,
+        tables=tuple(table for table in whole.tables if table.name in wanted),
+        cut=tuple(one for one in whole.cut if address_in(one.source) == address),
+        uncommitted=whole.uncommitted if address_in(whole.uncommitted) == address else "",
+        streams=tuple(one for one in whole.streams if address_in(one.stream) == address),
+    )
 
 
 def addresses_in(whole: Receipt) -> list[str]:
@@ -78,7 +90,8 @@ def addresses_in(whole: Receipt) -> list[str]:
 
 
 def _sources(receipt: Receipt) -> list[str]:
-    return [*(cut.source for cut in receipt.cut), *(hot.source for table in receipt.tables for hot in table.hot)]
+    named = [*(cut.source for cut in receipt.cut), *(hot.source for table in receipt.tables for hot in table.hot), *(one.stream for one in receipt.streams)]
+    return [*named, receipt.uncommitted] if receipt.uncommitted else named
 
 
 def same_share(part: Receipt, whole: Receipt) -> str | None:
@@ -88,9 +101,13 @@ def same_share(part: Receipt, whole: Receipt) -> str | None:
         return "" if share_of(whole, names, None).tables == part.tables else None
     for address in addresses_in(whole):
         share, expected = share_of(whole, names, address), renamed(part, address)
-        if (share.tables, share.cut) == (expected.tables, expected.cut):
+        if _content(share) == _content(expected):
             return address
     return None
+
+
+def _content(receipt: Receipt) -> tuple[object, ...]:
+    return receipt.tables, receipt.cut, receipt.uncommitted, receipt.streams
 
 
 def stripped(whole: Receipt, names: Iterable[str], address: str) -> Receipt:
@@ -100,6 +117,8 @@ def stripped(whole: Receipt, names: Iterable[str], address: str) -> Receipt:
         share,
         tables=tuple(_stripped(table, ending) for table in share.tables),
         cut=tuple(replace(cut, source=cut.source.removesuffix(ending)) for cut in share.cut),
+        uncommitted=share.uncommitted.removesuffix(ending),
+        streams=tuple(replace(one, stream=one.stream.removesuffix(ending)) for one in share.streams),
     )
 
 
