@@ -147,7 +147,7 @@ with rt.open(sys.argv[1], read_only=True) as reader:
 def test_a_reader_without_the_right_to_write_reads_every_newer_state() -> None:
     """Somebody else's warehouse is read as it is: without a pin, without a trace of the query, and with what its owner stores later."""
     with tempfile.TemporaryDirectory() as place:
-        os.chmod(place, 0o755)  # other than the folders of the test run
+        Path(place).chmod(0o755)  # other than the folders of the test run
         folder = Path(place) / "shop"
         with rt.open(folder) as wh:
             wh.create_table("sale", "sku INT")

@@ -1,14 +1,22 @@
 """The freshness contract: durations as people write them, and what cannot be said together."""
 
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import righttime as rt
 from righttime.changes.durations import duration_us
-from righttime.errors import BadFreshness, BadSetting
+from righttime.errors import BadFreshness, BadSetting, FreshnessUnavailable
+from righttime.query.answer import Answer
 from righttime.query.contract import Contract, make_contract
+from righttime.query.snapshot import Snapshot
 
 
 @pytest.mark.parametrize(
@@ -134,3 +142,31 @@ def test_an_as_of_that_is_no_time_is_refused(as_of: Any) -> None:
     """Only datetimes and whole microseconds name a cut."""
     with pytest.raises(BadFreshness):
         made(as_of=as_of)
+
+
+def test_a_query_waits_once_for_its_rows_and_for_its_turn(tmp_path: Path) -> None:
+    """`wait` bounds both together, and the receipt has both."""
+    with rt.open(tmp_path, queries_max=1) as wh:
+        wh.create_table("sale", "sku INT")
+        consumer = wh._writer("test").consumer
+
+        @contextmanager
+        def slowly(contract: Contract) -> Iterator[Snapshot]:
+            time.sleep(0.5)
+            with consumer._snapshots.take(["sale"], contract) as snapshot:
+                yield snapshot
+
+        def ask(wait_s: float) -> Answer:
+            contract = Contract(freshness_us=0, wait_s=wait_s, on_late="error", as_of_us=None)
+            return consumer.answer("TABLE sale", (), contract, slowly(contract), lambda tables: consumer._snapshots.rows(tables["sale"]))
+
+        with consumer._turns:
+            begun_s = time.monotonic()
+            with pytest.raises(FreshnessUnavailable, match="queries_max") as raised:
+                ask(wait_s=1.0)
+            assert 1.0 <= time.monotonic() - begun_s < 1.45
+            assert raised.value.context["waited_s"] >= 1.0
+
+        consumer._turns.acquire()
+        threading.Timer(2.0, consumer._turns.release).start()
+        assert ask(wait_s=20).receipt.waited_s >= 1.0

@@ -7,8 +7,10 @@ Promise: the user's SQL runs unchanged, in a session of its own, on relations ma
 
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -144,8 +146,11 @@ class Consumer(SqlAnswers):
         run: Callable[[Mapping[str, TableSnapshot]], pa.Table],
     ) -> Answer:
         """Hold a snapshot, wait for a turn, run a query over its tables and answer with a receipt, which shows `text`."""
+        deadline_s = time.monotonic() + contract.wait_s
         # Who waits for changes to arrive keeps nobody from running.
-        with taken as snapshot, self._turn(contract):
+        with taken as snapshot, self._turn(contract, deadline_s=deadline_s) as turn_s:
+            if isinstance(snapshot, Snapshot):  # one that a service holds stays as the service knows it
+                snapshot = replace(snapshot, waited_s=snapshot.waited_s + turn_s)
             rows = run(snapshot.tables)
             if rows.nbytes > self._settings.answer_bytes_max:
                 raise AnswerTooLarge(size=rows.nbytes, bound=self._settings.answer_bytes_max)
@@ -153,14 +158,16 @@ class Consumer(SqlAnswers):
             return Answer(rows, receipt.bound(self.verifier) if self.verifier else receipt, to_df=lambda table: self._spark.session().createDataFrame(table))
 
     @contextmanager
-    def _turn(self, contract: Contract) -> Iterator[None]:
-        """Let at most `queries_max` queries run at once."""
-        if not self._turns.acquire(timeout=max(contract.wait_s, 0.001)):
+    def _turn(self, contract: Contract, *, deadline_s: float) -> Iterator[float]:
+        """Let at most `queries_max` queries run at once; give the seconds that this one waited for it."""
+        begun_s = time.monotonic()
+        if not self._turns.acquire(timeout=max(deadline_s - begun_s, 0.001)):
+            waited_s = time.monotonic() - deadline_s + contract.wait_s
             raise FreshnessUnavailable(
-                table="*", source="*", waited_s=contract.wait_s, stale_s=0.0, why=f"{self._settings.queries_max} queries are running (queries_max)"
+                table="*", source="*", waited_s=waited_s, stale_s=0.0, why=f"{self._settings.queries_max} queries are running (queries_max)"
             )
         try:
-            yield
+            yield time.monotonic() - begun_s
         finally:
             self._turns.release()
 
