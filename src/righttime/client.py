@@ -216,7 +216,7 @@ class Warehouse(Handle, FlowMethods):
         ledger = self._engine.ledger
         found = ledger.receipt(receipt_id)
         if found is None:
-            near = [known for known in ledger.receipts(limit=1000) if receipt_id and known.receipt_id.startswith(receipt_id)]
+            near = ledger.receipts_beginning(receipt_id, limit=1000) if receipt_id else []
             if len(near) != 1:
                 raise ReceiptUnknown(receipt=f"{receipt_id} (it fits {len(near)} receipts)" if near else receipt_id)
             found = near[0]

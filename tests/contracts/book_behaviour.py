@@ -148,6 +148,15 @@ class BookBehaviour:
         assert ledger.pinned_states(now_us=20) == []
         assert not ledger.renew_pin(pin, expires_us=30, now_us=20)
 
+    def test_receipts_are_found_by_the_beginning_of_their_id(self, ledger: Book) -> None:
+        """Newest first; an id is no pattern."""
+        for name in ("ab1", "b%2", "ab3", "a_4"):
+            ledger.save_receipt(receipt_of(name))
+        assert ledger.receipts_beginning("ab", limit=10) == [receipt_of("ab3"), receipt_of("ab1")]
+        assert ledger.receipts_beginning("ab", limit=1) == [receipt_of("ab3")]
+        assert ledger.receipts_beginning("a_", limit=10) == [receipt_of("a_4")]
+        assert ledger.receipts_beginning("%", limit=10) == []
+
     def test_receipts_come_back_newest_first_and_bounded(self, ledger: Book) -> None:
         """The ledger keeps about receipts_max of them; the greatest number in them counts for later states."""
         for number in range(30):

@@ -6,6 +6,8 @@ import sys
 import tempfile
 import textwrap
 import threading
+import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -357,3 +359,15 @@ def test_receipts_are_found_by_the_beginning_of_their_id(tmp_path: Path) -> None
         assert wh.receipts()[0] == receipt
         with pytest.raises(ReceiptUnknown):
             wh.receipt("nope")
+
+
+def test_an_old_receipt_is_found_by_the_beginning_of_its_id_as_it_is_listed(tmp_path: Path) -> None:
+    """However many came after it: lists show the beginnings of ids, of all receipts that are kept."""
+    with rt.open(tmp_path) as wh:
+        wh.create_table("sale", "sku INT")
+        first = wh.read("sale").receipt
+        ledger = wh._writer("test").ledger
+        for number in range(1001):
+            ledger.save_receipt(replace(first, receipt_id=uuid.uuid5(uuid.NAMESPACE_OID, str(number)).hex))
+
+        assert wh.receipt(first.receipt_id[:12]) == first

@@ -68,6 +68,10 @@ class Book(Protocol):
         """Return the newest receipts, newest first."""
         ...
 
+    def receipts_beginning(self, start: str, *, limit: int) -> list[Receipt]:
+        """Return the newest receipts whose ids begin with `start`, newest first."""
+        ...
+
     def add_pin(self, owner: str, state: int, *, expires_us: int) -> int:
         """Hold a state for a reader in any process; `AsOfUnavailable` if it is forgotten already."""
         ...

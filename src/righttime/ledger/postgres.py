@@ -142,6 +142,11 @@ class PostgresLedger:
         """Return the newest receipts, newest first."""
         return [Receipt.from_json(text) for (text,) in self._rows("SELECT json FROM {0}.receipt ORDER BY entry DESC LIMIT %s", limit)]
 
+    def receipts_beginning(self, start: str, *, limit: int) -> list[Receipt]:
+        """Return the newest receipts whose ids begin with `start`, newest first."""
+        query = "SELECT json FROM {0}.receipt WHERE starts_with(receipt_id, %s) ORDER BY entry DESC LIMIT %s"
+        return [Receipt.from_json(text) for (text,) in self._rows(query, start, limit)]
+
     def add_pin(self, owner: str, state: int, *, expires_us: int) -> int:
         """Hold a state for a reader in any process; `AsOfUnavailable` if it is forgotten already."""
 

@@ -163,6 +163,12 @@ class Ledger:
         """Return the newest receipts, newest first."""
         return [Receipt.from_json(text) for (text,) in self._database.rows("SELECT json FROM receipt ORDER BY entry DESC LIMIT ?", (limit,))]
 
+    def receipts_beginning(self, start: str, *, limit: int) -> list[Receipt]:
+        """Return the newest receipts whose ids begin with `start`, newest first."""
+        # A range of ids, which the index has; no character comes after the one at its end.
+        query = "SELECT json FROM receipt WHERE receipt_id >= ? AND receipt_id < ? ORDER BY entry DESC LIMIT ?"
+        return [Receipt.from_json(text) for (text,) in self._database.rows(query, (start, f"{start}\U0010ffff", limit))]
+
     def add_pin(self, owner: str, state: int, *, expires_us: int) -> int:
         """Hold a state for a reader in any process; `AsOfUnavailable` if it is forgotten already."""
         with self._database.transaction("pin a state", durable=False) as connection:
