@@ -5,12 +5,13 @@ Out: a `Settings` that every part reads and nobody changes.
 Promise: each bound and wait has a default, a unit in its name and a range that is checked here.
 """
 
+import re
 from pathlib import Path
 from tomllib import TOMLDecodeError
 from typing import Any
 
 from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError, TomlConfigSettingsSource
 
 from righttime.errors import BadSetting
 
@@ -128,8 +129,12 @@ def load_settings(**overrides: Any) -> Settings:
     """Read settings from arguments, environment and `righttime.toml`; raise `BadSetting` naming the first bad one."""
     try:
         return Settings(**overrides)
-    except TOMLDecodeError as error:
+    except (TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise BadSetting(name="righttime.toml", reason=f"the file cannot be read: {error}") from error
+    except SettingsError as error:
+        # Raised for a variable of the environment before anything is validated; only its text names the setting.
+        named = re.search(r'field "(\w+)"', str(error))
+        raise BadSetting(name=named[1] if named else "settings", reason=f"its text in the environment is no JSON ({error.__cause__})") from error
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"]) or "settings"

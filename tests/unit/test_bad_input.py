@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import righttime as rt
-from righttime.errors import CatalystFull, NotAWarehouse, RightTimeError, WarehouseNewer
+from righttime.errors import BadSetting, CatalystFull, NotAWarehouse, RightTimeError, WarehouseNewer
 from righttime.ledger.database import LEDGER_FILE
 
 
@@ -249,6 +249,22 @@ def test_settings_come_from_arguments_then_environment_then_the_file(tmp_path: P
     with rt.open(tmp_path / "w", queries_max=4) as wh:
         settings = wh._engine.settings
         assert (settings.wait_s, settings.segment_rows, settings.queries_max) == (1.5, 22, 4)
+
+
+@pytest.mark.parametrize("text", ["spark.ui.enabled=true", "", "[1"])
+def test_a_setting_of_the_environment_that_is_no_json_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RIGHTTIME_SPARK_CONF", text)
+    with pytest.raises(BadSetting, match="JSON") as raised:
+        rt.open(tmp_path / "w")
+    assert raised.value.context["name"] == "spark_conf"
+
+
+def test_a_settings_file_that_is_no_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "righttime.toml").write_bytes(b"# \xff\nwait_s = 1\n")
+    with pytest.raises(BadSetting, match=r"righttime\.toml"):
+        rt.open(tmp_path / "w")
 
 
 def test_an_exact_cut_below_what_is_stored_is_refused(wh: rt.Warehouse) -> None:
