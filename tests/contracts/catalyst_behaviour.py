@@ -144,6 +144,28 @@ class CatalystBehaviour:
 
     # -- operations --------------------------------------------------------------------------------------------------
 
+    @pytest.mark.parametrize("unique", [False, True])
+    def test_a_key_is_updated_like_any_other_column(self, opened: Opened, unique: bool) -> None:
+        """By key, by condition, among others; onto a key that is taken it is refused where keys are unique."""
+        wh = opened()
+        wh.create_table("sale", "sku INT, qty INT", keys=["sku"], unique=unique)
+        with wh.producer(name="till") as load:
+            load.insert_many("sale", [(number, number) for number in range(1, 5)])
+            load.commit()
+            load.update("sale", {"sku": 11}, {"sku": 1})
+            load.update("sale", {"sku": 12, "qty": 0}, "sku = 2")
+            load.update_many("sale", [{"sku": 3, "qty": 30}])
+            load.commit()
+            assert rows(wh) == [(3, 30), (4, 4), (11, 1), (12, 0)]
+            load.update("sale", {"sku": 4}, {"sku": 11})
+            if unique:
+                with pytest.raises(errors.KeyTaken):
+                    load.commit()
+                load.rollback()
+            else:
+                load.commit()
+        assert [sku for sku, _ in rows(wh)] == ([3, 4, 11, 12] if unique else [3, 4, 4, 12])
+
     def test_updates_deletes_and_upserts_take_effect_in_order(self, opened: Opened) -> None:
         """Operations of a transaction reach the rows before them, at its commit."""
         wh = shop(opened)

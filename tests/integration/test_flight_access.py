@@ -111,6 +111,7 @@ def test_certificates_are_checked(tmp_path: Path) -> None:
             with pytest.raises(ServiceUnreachable) as caught:
                 service.connect(reconnect_s=0.5, **options)
             assert "PRIVATE" not in str(caught.value)
+        assert "RIGHTTIME_TLS_CA" in str(caught.value)  # the last of them spoke in the clear
     with Service(tmp_path / "wh") as plain, pytest.raises(ServiceUnreachable):
         plain.connect(tls_ca=certificate, reconnect_s=0.5)
 

@@ -81,5 +81,19 @@ def test_addresses_are_read_and_odd_ones_refused() -> None:
         with pytest.raises(NotAWarehouse) as caught:
             Target.parse(wrong)
         assert "u:p" not in str(caught.value)
-    with pytest.raises(NotAWarehouse, match="certificate"):
+    with pytest.raises(BadSetting, match="certificate"):
         Target.parse("righttime://db", tls_ca="/nowhere")
+
+
+def test_certificates_may_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is how the command line gets them; what a program says itself counts more."""
+    (tmp_path / "ours.pem").write_bytes(b"ours")
+    (tmp_path / "theirs.pem").write_bytes(b"theirs")
+    monkeypatch.setenv("RIGHTTIME_TLS_CA", str(tmp_path / "ours.pem"))
+    assert Target.parse("righttime://db") == Target("db", 8815, True, b"ours")
+    assert Target.parse("righttime://db", tls_ca=tmp_path / "theirs.pem") == Target("db", 8815, True, b"theirs")
+    assert Target.parse("righttime://db", tls=True) == Target("db", 8815, True, None)
+    monkeypatch.setenv("RIGHTTIME_TLS_CA", "system")
+    assert Target.parse("righttime://db") == Target("db", 8815, True, None)
+    monkeypatch.setenv("RIGHTTIME_TLS_CA", "")
+    assert Target.parse("righttime://db") == Target("db", 8815, False, None)

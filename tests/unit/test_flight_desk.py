@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import righttime as rt
-from righttime.errors import CommitFailed
+from righttime.errors import CommitFailed, LeaseExpired
 from righttime.flight import desk as desk_module
 from righttime.flight.access import READ, WRITE, Grant
 from righttime.flight.desk import Desk
@@ -82,6 +82,11 @@ def test_a_snapshot_is_taken_once_though_the_first_try_fails_and_others_wait(des
     assert taken == [1]
     assert held._taking == {}
     held.release("id")
+
+
+def test_a_query_that_a_restarted_service_does_not_know_is_told_so(desk: Desk) -> None:
+    with pytest.raises(LeaseExpired, match="restarted, or heard nothing of it for 30 s"):
+        desk.reading.held.get("from before")
 
 
 def test_a_call_at_work_is_not_forgotten_however_many_come(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

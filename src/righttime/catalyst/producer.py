@@ -6,7 +6,8 @@ Promise: a call that raises leaves the transaction as it was before the call.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ from righttime.catalyst.transaction import OpenTransaction
 from righttime.changes.clock import Clock
 from righttime.changes.faults import CrashPoint, reach
 from righttime.changes.operations import Operations
-from righttime.errors import BadSetting, NotLazy, NotStored, ProducerClosed, RightTimeError
+from righttime.errors import BadSetting, NotLazy, NotStored, ProducerClosed, RightTimeError, SessionLost
 
 Durability = Literal["memory", "log", "warehouse"]
 _DURABILITIES = ("memory", "log", "warehouse")
@@ -41,6 +42,7 @@ class Producer(OpenTransaction, LazyCommits, ProducerFace):
         started = start_policy(policy, _Probe(port.clock))
         OpenTransaction.__init__(self, port)
         LazyCommits.__init__(self, port.open_session(source, policy=repr(policy)), started, settings=port.settings)
+        self._loss_told = False
 
     # -- transactions ------------------------------------------------------------------------------------------------
 
@@ -50,7 +52,7 @@ class Producer(OpenTransaction, LazyCommits, ProducerFace):
         `durability`: "memory" (lost in a crash, and then reported), "log" (written ahead, synced), "warehouse" (stored; the same as
         `materialize=True`). With a `batch_id` that this source has committed before, the rows are dropped and the earlier commit is returned.
         """
-        with self._calls:
+        with self._calls, self._telling():
             wanted = self._durability(materialize, durability)
             if batch_id is not None and (type(batch_id) is not str or not batch_id):
                 raise BadSetting(name="batch_id", reason=f"{batch_id!r} is no text")
@@ -70,6 +72,15 @@ class Producer(OpenTransaction, LazyCommits, ProducerFace):
             self._end_transaction()
             reach(CrashPoint.COMMIT_PUBLISHED)
             return published
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Remember that the loader was told of a loss: closing the producer, as the error advises, says nothing new."""
+        try:
+            yield
+        except SessionLost:
+            self._loss_told = True
+            raise
 
     def _durability(self, materialize: bool, durability: Durability | None) -> Durability:
         if self._closed:
@@ -138,7 +149,7 @@ class Producer(OpenTransaction, LazyCommits, ProducerFace):
 
     def flush(self, *tables: str) -> None:
         """Move lazily committed rows to the catalyst now: those of the named tables, or all. A service always gets all: its commits stay whole."""
-        with self._calls:
+        with self._calls, self._telling():
             named = [self._open_buffer(table).encoder.table.name for table in tables]
             self._flush(list(self._archived()) if self._session.apart or not named else named)
 
@@ -158,7 +169,8 @@ class Producer(OpenTransaction, LazyCommits, ProducerFace):
             except RightTimeError as error:
                 if not error.retryable:
                     self._end()  # nobody will ever take it: the loader is told, and is rid of the producer
-                raise
+                if not (self._loss_told and isinstance(error, SessionLost)):
+                    raise
             self._end()
         self._listener.join()
         self._with.producers_changed()

@@ -27,7 +27,7 @@ WarehousePath = Annotated[
         metavar="PATH",
         envvar="RIGHTTIME_WAREHOUSE",
         show_default="the current folder",
-        help="The warehouse: a folder, that of a project, postgresql://… or righttime://… (its token in RIGHTTIME_TOKEN).",
+        help="The warehouse: a folder, that of a project, postgresql://… or righttime://… (its token in RIGHTTIME_TOKEN, its certificate in RIGHTTIME_TLS_CA).",
     ),
 ]
 ProjectPath = Annotated[

@@ -49,10 +49,15 @@ class AsOfUnavailable(ContractError):
 
 
 class LeaseExpired(ContractError):
-    """The rows of this query were held for {held_s:.1f} s, longer than lease_ttl_s, and may have been freed. Run it again, or raise lease_ttl_s."""
+    """The rows of this query are not held any more: {reason}. Run it again."""
 
     code = "lease.expired"
     retryable = True
+
+    @classmethod
+    def after(cls, held_s: float) -> "LeaseExpired":
+        """Return the error for a query that took too long."""
+        return cls(reason=f"they were for {held_s:.1f} s, longer than lease_ttl_s, which can be raised")
 
 
 class TooManySnapshots(ContractError):

@@ -185,7 +185,7 @@ class GroupCalls:
         if held.grant != grant.name:
             raise BadMessage(reason="the snapshot belongs to somebody else")
         if self._held.release(held.snapshot_id) is None:
-            raise LeaseExpired(held_s=self._engine.clock.monotonic_s() - held.granted_s)
+            raise LeaseExpired.after(self._engine.clock.monotonic_s() - held.granted_s)
         return held
 
     def _receipt(self, message: Message, held: Held) -> Receipt:

@@ -136,7 +136,8 @@ class HeldSnapshots:
         with self._lock:
             found = next((held for known, held in self._held.items() if hmac.compare_digest(known.encode(), snapshot_id.encode(errors="replace"))), None)
         if found is None:
-            raise LeaseExpired(held_s=self._settings.snapshot_ttl_s)
+            ttl_s = self._settings.snapshot_ttl_s
+            raise LeaseExpired(reason=f"the service does not know the query: it was restarted, or heard nothing of it for {ttl_s:g} s (snapshot_ttl_s)")
         found.heard_s = self._clock.monotonic_s()
         return found
 

@@ -62,7 +62,7 @@ def _keys(given: Operations, schema: TableSchema) -> pa.RecordBatch:
 def _values(given: Operations, schema: TableSchema) -> pa.RecordBatch | None:
     if given.values is None:
         return None
-    if set(given.values.schema.names) & set(schema.keys) or given.kind == "delete":
+    if given.kind == "delete" or (given.kind == "upsert" and set(given.values.schema.names) & set(schema.keys)):
         raise BadMessage(reason=f"operations by key on table {schema.name!r} set what they may not set")
     if given.kind == "upsert":
         for field in schema.columns:

@@ -37,24 +37,20 @@ class ReadingCalls:
         self._engine = engine
         self._loading = loading
         self.held = HeldSnapshots(engine.snapshots, settings=engine.settings, clock=engine.clock)
-        self._nonces: dict[str, Path] = {}
+        self._nonces: dict[str, tuple[Path, str]] = {}
 
     # -- places ------------------------------------------------------------------------------------------------------
 
-    def places(self) -> dict[str, dict[str, str]]:
-        """Return a file in each place where rows are, with its content: who can read it can read the rows there."""
-        return {place: {"path": str(path), "content": path.read_text()} for place, path in self._nonces.items()}
-
     def lay_out(self) -> None:
-        """Write those files."""
+        """Write a file into each place where rows are: who can read it can read the rows there."""
         for place, folder in (("store", self._engine.folder), ("images", self._engine.images.folder)):
-            path = folder / _NONCE_FILE.format(secrets.token_hex(4))
-            path.write_text(secrets.token_hex(16))
-            self._nonces[place] = path
+            path, content = folder / _NONCE_FILE.format(secrets.token_hex(4)), secrets.token_hex(16)
+            path.write_text(content)
+            self._nonces[place] = (path, content)
 
     def clear_away(self) -> None:
         """Remove them."""
-        for path in self._nonces.values():
+        for path, _ in self._nonces.values():
             path.unlink(missing_ok=True)
         self._nonces.clear()
 
@@ -92,7 +88,8 @@ class ReadingCalls:
                 hidden[path] = len(parts)
                 parts.append(positions.astype("<i8").tobytes())
             tables[name] = {"files": list(table.files), "hidden": hidden, "version": held.snapshot.tables[name].version}
-        return {"tables": tables, "state": held.snapshot.look.state}, parts
+        places = {place: {"path": str(path), "content": content} for place, (path, content) in self._nonces.items()}
+        return {"tables": tables, "state": held.snapshot.look.state, "places": places}, parts
 
     def renew(self, message: Message) -> list[str]:
         """Note that queries are alive; return the snapshots that are gone."""
@@ -130,7 +127,7 @@ class ReadingCalls:
             self.held.get(held.snapshot_id)
             held_s = self._engine.clock.monotonic_s() - held.granted_s
             if held_s > self._engine.settings.lease_ttl_s:
-                raise LeaseExpired(held_s=held_s) from None
+                raise LeaseExpired.after(held_s) from None
             raise
 
     # -- receipts ----------------------------------------------------------------------------------------------------
@@ -144,6 +141,6 @@ class ReadingCalls:
         if held.grant != grant.name or rows < 0:
             raise BadMessage(reason="the snapshot belongs to somebody else")
         if self.held.release(held.snapshot_id) is None:
-            raise LeaseExpired(held_s=self._engine.clock.monotonic_s() - held.granted_s)
+            raise LeaseExpired.after(self._engine.clock.monotonic_s() - held.granted_s)
         receipt = issue_receipt(self._engine.ledger, held.snapshot, held.contract, query=query, parameters=parameters, rows=rows, digest=digest)
         return {"receipt": receipt.to_json()}

@@ -6,6 +6,7 @@ Promise: a message is sent again, unchanged, until it is answered or the service
 A service that is slow is waited for as long as it answers a knock.
 """
 
+import os
 import re
 import threading
 import time
@@ -19,7 +20,17 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from righttime.errors import AccessDenied, BadMessage, NotAWarehouse, RightTimeError, ServiceBusy, ServiceFailed, ServiceStopping, ServiceUnreachable
+from righttime.errors import (
+    AccessDenied,
+    BadMessage,
+    BadSetting,
+    NotAWarehouse,
+    RightTimeError,
+    ServiceBusy,
+    ServiceFailed,
+    ServiceStopping,
+    ServiceUnreachable,
+)
 from righttime.flight.access import Bearer
 from righttime.flight.failures import failure_from_text, failure_of
 from righttime.flight.frames import Message, read_frame, write_frame
@@ -55,7 +66,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str, *, tls_ca: str | Path | None = None, tls: bool = False) -> "Target":
-        """Read `righttime://host[:port]`."""
+        """Read `righttime://host[:port]`. Without a word on certificates, `RIGHTTIME_TLS_CA` counts: a file with those to trust, or `system`."""
         try:
             parts = urlsplit(text)
             host, port = parts.hostname, parts.port
@@ -65,11 +76,14 @@ class Target:
             shown = re.split(r"[?#]", text.rpartition("@")[2])[0]  # what stands before an @ or after a ? may be a secret
             raise NotAWarehouse(path=shown, reason="the address of a service is righttime://host:port, and nothing else belongs into it")
         roots = None
+        if tls_ca is None and not tls:
+            tls_ca = os.environ.get("RIGHTTIME_TLS_CA") or None
+            tls, tls_ca = (True, None) if tls_ca == "system" else (False, tls_ca)
         if tls_ca is not None:
             try:
                 roots = Path(tls_ca).expanduser().read_bytes()
             except OSError as error:
-                raise NotAWarehouse(path=text, reason=f"the certificate file {tls_ca} cannot be read ({error.strerror})") from error
+                raise BadSetting(name="tls_ca", reason=f"the certificate file {tls_ca} cannot be read ({error.strerror})") from error
         return cls(host, port or PORT, tls or roots is not None, roots)
 
     @property
@@ -169,7 +183,9 @@ class Transport:
             now_s = time.monotonic()
             failing_s = now_s if failing_s is None else failing_s
             if now_s - failing_s + delay_s > bound_s:
-                raise ServiceUnreachable(target=str(self.target), waited_s=now_s - failing_s, reason=reason)
+                # What a service that encrypts says to a plain client.
+                hint = "; if it encrypts, name its certificate (tls_ca= or RIGHTTIME_TLS_CA)" if not self.target.tls and "closed" in reason.lower() else ""
+                raise ServiceUnreachable(target=str(self.target), waited_s=now_s - failing_s, reason=reason + hint)
             log.info("service.cut", target=str(self.target), reason=reason, retry_s=delay_s)
             self._closed.wait(timeout=delay_s)
             delay_s = min(2 * delay_s, _BACK_OFF_S[1])

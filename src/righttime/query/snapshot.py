@@ -129,7 +129,7 @@ class Snapshots:
         finally:
             live = self._let_go(taken.lease, taken.pin, taken.stored)
         if not live:
-            raise LeaseExpired(held_s=catalyst.clock.monotonic_s() - taken.lease.granted_s)
+            raise LeaseExpired.after(catalyst.clock.monotonic_s() - taken.lease.granted_s)
 
     def _taken(
         self, tables: Sequence[str], contract: Contract, own: OwnRows | None, admission: Admission, *, asked_us: int, deadline_s: float
