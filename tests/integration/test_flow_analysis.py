@@ -127,14 +127,14 @@ WRONG: dict[str, tuple[str, Callable[[Flow], Any]]] = {
     "unknown column taken": ("flow.unknown", lambda flow: counted(flow.stream("line").lookup(flow.stream("item"), on="item_id", take=["skk"]))),
     "unknown column grouped by": ("flow.unknown", lambda flow: flow.stream("line").aggregate(by="item", n="count(*)").into("t", keys=["item_id"])),
     "unknown column in a measure": ("flow.unknown", lambda flow: flow.stream("line").aggregate(by="item_id", n="sum(q)").into("t", keys=["item_id"])),
-    "column the table has not": ("flow.unknown", lambda flow: flow.stream("item").into("t", keys=["item_id"])),
+    "column the table has not": ("flow.columns_fixed", lambda flow: flow.stream("item").into("t", keys=["item_id"])),
     "key the step has not": ("flow.unknown", lambda flow: flow.stream("item").select("sk").into("t", keys=["item_id"])),
     "system column": ("flow.unknown", lambda flow: counted(flow.stream("line").where("_since > 0"))),
     "no condition": ("flow.type", lambda flow: counted(flow.stream("line").where("qty + 1"))),
     "keys of other types": ("flow.type", lambda flow: counted(flow.stream("line").join(flow.stream("item"), on={"purc_id": "item_id"}))),
     "sum of text": ("flow.type", lambda flow: flow.stream("line").aggregate(by="item_id", n="sum(item_id)").into("t", keys=["item_id"])),
     "map as key": ("flow.type", lambda flow: counted(flow.stream("line").distinct())),
-    "too wide for the table": ("flow.type", lambda flow: flow.stream("line").aggregate(by="item_id", n="sum(price)").into("t", keys=["item_id"])),
+    "too wide for the table": ("flow.columns_fixed", lambda flow: flow.stream("line").aggregate(by="item_id", n="sum(price)").into("t", keys=["item_id"])),
     "additive text": ("flow.type", lambda flow: flow.stream("item").select("item_id", n="name").into("t", keys=["item_id"], additive=["n"])),
     "parts of other types": (
         "flow.type",
@@ -198,12 +198,12 @@ WRONG: dict[str, tuple[str, Callable[[Flow], Any]]] = {
         ),
     ),
     "columns of a function": ("flow.declaration", lambda flow: counted(flow.stream("line").apply(lambda table: table, "item_id TEXT("))),
-    "other keys than the table": ("flow.declaration", lambda flow: flow.stream("item").select("item_id", n="sk").into("t", keys=["n"])),
+    "other keys than the table": ("flow.columns_fixed", lambda flow: flow.stream("item").select("item_id", n="sk").into("t", keys=["n"])),
     "neither key nor additive": (
         "flow.declaration",
         lambda flow: flow.stream("item").select("item_id", n="sk", may="1").into("wide", keys=["item_id"], additive=["n"]),
     ),
-    "column that must be there": ("flow.declaration", lambda flow: flow.stream("item").select("item_id", n="sk").into("wide", keys=["item_id"])),
+    "column that must be there": ("flow.columns_fixed", lambda flow: flow.stream("item").select("item_id", n="sk").into("wide", keys=["item_id"])),
     "cycle": ("flow.cycle", lambda flow: counted(flow.stream("t"))),
 }
 
@@ -232,6 +232,20 @@ def test_an_unknown_column_is_named_with_those_that_are_known(child: SparkSessio
 
     with pytest.raises(BadDeclaration, match=r"there is no column 'skk'; known: item_id, sk, name\. Correct the name in flow 'f'; no row was moved\."):
         analysed(flow, child)
+
+
+def test_a_target_that_exists_says_that_its_columns_stay(child: SparkSession) -> None:
+    """Who renames a measure is told that no refresh will do it, and what will."""
+    flow = Flow("f")
+    flow.stream("line").aggregate(by="item_id", lines="count(*)").into("t", keys=["item_id"])
+
+    with pytest.raises(BadDeclaration) as caught:
+        analysed(flow, child)
+
+    assert str(caught.value).endswith(
+        ": table 't' exists, and has no column 'lines'. Its columns are fixed, and a refresh does not change them: "
+        "keep to them (item_id STRING, n BIGINT; keys item_id), or name another table in into() in flow 'f'; no row was moved."
+    )
 
 
 def test_structs_are_compared_by_their_fields(child: SparkSession) -> None:

@@ -25,6 +25,7 @@
     │   │   │   ├── UnknownInFlow  flow.unknown
     │   │   │   ├── NameTwice    flow.name_twice
     │   │   │   ├── TypeClash    flow.type
+    │   │   │   ├── ColumnsFixed  flow.columns_fixed
     │   │   │   ├── BadExpression  flow.expression
     │   │   │   ├── FlowCycle    flow.cycle
     │   │   │   └── NotUnique    flow.not_unique
@@ -120,6 +121,7 @@ from righttime.errors.flows import (
     BadStream,
     ChangeRefused,
     ColumnsChanged,
+    ColumnsFixed,
     CommitLate,
     DeadLettersFull,
     ExpectationFailed,
@@ -238,6 +240,7 @@ __all__ = [
     "ClocksApart",
     "ColumnNotKept",
     "ColumnsChanged",
+    "ColumnsFixed",
     "CommitError",
     "CommitFailed",
     "CommitLate",

@@ -39,6 +39,13 @@ class TypeClash(BadDeclaration):
     code = "flow.type"
 
 
+class ColumnsFixed(BadDeclaration):
+    """{origin}: table {table!r} exists, and {reason}. Its columns are fixed, and a refresh does not change them: keep to them ({known}),
+    or name another table in into() in flow {flow!r}; no row was moved."""
+
+    code = "flow.columns_fixed"
+
+
 class BadExpression(SaysWhy, BadDeclaration):
     """{origin}: the expression {expression!r} cannot be used: {reason}. Correct it in flow {flow!r}; no row was moved."""
 

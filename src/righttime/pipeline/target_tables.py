@@ -15,7 +15,7 @@ from pyspark.sql.types import NumericType, StructField, StructType
 
 from righttime.changes.schema import TableSchema, declare_table
 from righttime.errors import RightTimeError
-from righttime.errors.flows import BadDeclaration, TypeClash
+from righttime.errors.flows import BadDeclaration, ColumnsFixed, TypeClash
 from righttime.pipeline.expressions import Expressions
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.nodes import Node, Target
@@ -44,35 +44,34 @@ class TargetTables:
         wanted = spark_schema(table.columns)
         given = {field.name: field for field in self.schemas[target.node]}
         _check_target_keys(self.flow, target, table, given)
-        columns = {field.name: field for field in wanted}
         for name in given:
-            named(self.flow, target.origin, f"column of table {target.table!r}", name, columns)
+            if name not in wanted.names:
+                raise _fixed(self.flow, target, table, f"has no column {name!r}")
         for field in wanted:
             if field.name in given:
-                self._check_storable(target, given[field.name], field)
+                self._check_storable(target, table, given[field.name], field)
             elif not field.nullable:
-                raise BadDeclaration(
-                    flow=self.flow.name, origin=target.origin, reason=f"column {field.name!r} of table {target.table!r} is NOT NULL and not given"
-                )
+                raise _fixed(self.flow, target, table, f"its column {field.name!r} is NOT NULL and not given")
 
-    def _check_storable(self, target: Target, given: StructField, wanted: StructField) -> None:
-        numeric = isinstance(wanted.dataType, NumericType)
-        if given.name in target.additive and not numeric:
-            expected = "a number, because it is additive,"
-        elif self.expressions.can_store(given.dataType, wanted.dataType):
-            return
-        else:
-            expected = wanted.dataType.simpleString()
-        what = f"column {given.name!r} for table {target.table!r}"
-        raise TypeClash(flow=self.flow.name, origin=target.origin, what=what, found=given.dataType.simpleString(), expected=expected)
+    def _check_storable(self, target: Target, table: SchemaLike, given: StructField, wanted: StructField) -> None:
+        found, kept = given.dataType.simpleString(), wanted.dataType.simpleString()
+        if given.name in target.additive and not (isinstance(given.dataType, NumericType) and isinstance(wanted.dataType, NumericType)):
+            what, expected = f"column {given.name!r} for table {target.table!r}", "a number, because it is additive,"
+            raise TypeClash(flow=self.flow.name, origin=target.origin, what=what, found=found, expected=expected)
+        if not self.expressions.can_store(given.dataType, wanted.dataType):
+            raise _fixed(self.flow, target, table, f"its column {given.name!r} is {kept}, where the step gives {found}")
 
 
 def _check_target_keys(flow: Flow, target: Target, table: SchemaLike, given: Mapping[str, Any]) -> None:
     for name in (*target.keys, *target.additive):
         named(flow, target.origin, "column", name, given)
     if set(table.keys) != set(target.keys):
-        known = ", ".join(table.keys) or "none"
-        raise BadDeclaration(flow=flow.name, origin=target.origin, reason=f"keys={list(target.keys)} are not the keys of table {target.table!r} ({known})")
+        raise _fixed(flow, target, table, f"keys={list(target.keys)} are not its keys")
     others = [name for name in given if name not in {*target.keys, *target.additive}]
     if target.additive and others:
         raise BadDeclaration(flow=flow.name, origin=target.origin, reason=f"columns {', '.join(others)} are neither keys nor additive")
+
+
+def _fixed(flow: Flow, target: Target, table: SchemaLike, reason: str) -> ColumnsFixed:
+    columns = ", ".join(f"{field.name} {field.dataType.simpleString().upper()}" for field in spark_schema(table.columns))
+    return ColumnsFixed(flow=flow.name, origin=target.origin, table=target.table, reason=reason, known=f"{columns}; keys {', '.join(table.keys) or 'none'}")
