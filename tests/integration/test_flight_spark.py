@@ -9,7 +9,7 @@ import pytest
 
 import righttime as rt
 from righttime.errors import LeaseExpired, SqlFailed
-from righttime.flight.reading import Places
+from righttime.flight import reading
 from righttime.flight.warehouse import RemoteWarehouse
 from righttime.pipeline.spark import SparkOwner
 from righttime.query.contract import Contract
@@ -23,14 +23,13 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.fixture(params=["files", "streams", "both"])
-def wh(service: Service, spark_owner: SparkOwner, request: pytest.FixtureRequest) -> Iterator[RemoteWarehouse]:
+def wh(service: Service, spark_owner: SparkOwner, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[RemoteWarehouse]:
     spark_owner.session()
     with service.connect() as warehouse:
-        snapshots = warehouse._consumer._snapshots
         if request.param == "streams":
-            snapshots._places = Places({})
+            monkeypatch.setattr(reading, "_same", lambda place: False)
         elif request.param == "both":
-            snapshots._places._readable["images"] = False
+            monkeypatch.setattr(reading, "_same", lambda place: str(service.folder) in place["path"])
         for table in ("sale", "product"):
             warehouse.create_table(table, "sku INT, qty INT, name STRING", keys=["sku"], if_not_exists=True)
         yield warehouse
@@ -114,15 +113,15 @@ def test_errors_of_queries_are_the_same(wh: RemoteWarehouse) -> None:
     assert wh.status().queries == 0
 
 
-def test_a_relation_fails_loudly_once_its_snapshot_is_gone(service: Service, spark_owner: SparkOwner) -> None:
+def test_a_relation_fails_loudly_once_its_snapshot_is_gone(service: Service, spark_owner: SparkOwner, monkeypatch: pytest.MonkeyPatch) -> None:
     """A frame that outlives its query gives an error, never other rows."""
+    monkeypatch.setattr(reading, "_same", lambda place: False)
     with service.connect() as wh:
         wh.create_table("late", "a INT", if_not_exists=True)
         with wh.producer(name="late") as producer:
             producer.insert("late", (1,))
             producer.commit()
         snapshots = wh._consumer._snapshots
-        snapshots._places = Places({})
         with pytest.raises(LeaseExpired), snapshots.take(["late"], Contract(0, 1.0, "error", None)) as snapshot:
             frame, _ = snapshots.relation(spark_owner, spark_owner.child(), snapshot.tables["late"])
             assert frame.toArrow().to_pydict() == {"a": [1]}
@@ -132,7 +131,7 @@ def test_a_relation_fails_loudly_once_its_snapshot_is_gone(service: Service, spa
             snapshots.rows(snapshot.tables["late"])
 
 
-def test_every_type_streams(service: Service, spark_owner: SparkOwner) -> None:
+def test_every_type_streams(service: Service, spark_owner: SparkOwner, monkeypatch: pytest.MonkeyPatch) -> None:
     """What Spark gets over Flight is what it would read from files."""
     spark_owner.session()
     with service.connect() as wh:
@@ -145,7 +144,8 @@ def test_every_type_streams(service: Service, spark_owner: SparkOwner) -> None:
             producer.insert_many("kinds", [row])
             producer.commit()
         by_files = wh.sql("SELECT * FROM kinds").arrow()
-        wh._consumer._snapshots._places = Places({})
-        streamed = wh.sql("SELECT * FROM kinds").arrow()
+        monkeypatch.setattr(reading, "_same", lambda place: False)
+        with service.connect() as far:
+            streamed = far.sql("SELECT * FROM kinds").arrow()
         assert streamed.schema == by_files.schema
         assert sorted(map(str, streamed.to_pylist())) == sorted(map(str, by_files.to_pylist()))

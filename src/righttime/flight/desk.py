@@ -166,7 +166,6 @@ class Desk:
             "protocol": PROTOCOL,
             "warehouse_id": self._engine.ledger.warehouse_id,
             "path": str(self._engine.folder),
-            "places": self.reading.places(),
             "settings": {name: getattr(settings, name) for name in shared},
             "scopes": sorted(grant.scopes),
             "values": "postgresql" if self._engine.port.check_storable is check_storable else "any",

@@ -36,15 +36,29 @@ log = get_log("flight")
 _PARTITIONS_MAX = 64
 
 
+class Places:
+    """Which of the places where rows are can be read from here: a file of the service tells. After a restart it has other ones."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.given = given
+        self._readable = {place: _same(one) for place, one in given.items()}
+        self._images = f"{Path(given['images']['path']).parent}/" if "images" in given else ""
+
+    def readable(self, path: str) -> bool:
+        """Tell whether a file of a snapshot can be read as a file; stored rows that are in no file have an empty path."""
+        return bool(path) and self._readable.get("images" if self._images and path.startswith(self._images) else "store", False)
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteTable:
-    """One table of a held snapshot: its files, and the positions in them that are hidden."""
+    """One table of a held snapshot: its files, the positions in them that are hidden, and which of them can be read from here."""
 
     schema: TableSchema
     version: int
     files: Sequence[str]
     hidden: Mapping[str, Numbers]
     snapshot_id: str
+    places: Places
 
 
 @dataclass(slots=True)
@@ -56,18 +70,6 @@ class RemoteSnapshot:
     issued: bool = field(default=False)
 
 
-class Places:
-    """Which of the places where rows are can be read from here: a file of the service tells."""
-
-    def __init__(self, places: Mapping[str, Any]) -> None:
-        self._readable = {place: _same(one) for place, one in places.items()}
-        self._images = str(Path(places["images"]["path"]).parent) if "images" in places else ""
-
-    def readable(self, path: str) -> bool:
-        """Tell whether a file of a snapshot can be read as a file; stored rows that are in no file have an empty path."""
-        return bool(path) and self._readable.get("images" if self._images and path.startswith(self._images) else "store", False)
-
-
 class RemoteSnapshots:
     """Takes snapshots at the service and reads them."""
 
@@ -77,13 +79,12 @@ class RemoteSnapshots:
         renewals: Renewals,
         *,
         schemas: Mapping[str, TableSchema],
-        places: Places,
         session_of: Callable[[str], RemoteSession | None],
     ) -> None:
         self._transport = transport
         self._renewals = renewals
         self._schemas = schemas
-        self._places = places
+        self._places = Places({})
         self._session_of = session_of
 
     @contextmanager
@@ -98,7 +99,8 @@ class RemoteSnapshots:
         try:
             answer = self._transport.call("snapshot.take" if together is None else "group.take", header, timeout_s=contract.wait_s)
             self._renewals.add_snapshot(snapshot_id)
-            snapshot.tables = {name: self._table(name, record, answer, snapshot_id) for name, record in answer.mapping("tables").items()}
+            places = self._places_of(answer.mapping("places"))
+            snapshot.tables = {name: self._table(name, record, answer, snapshot_id, places) for name, record in answer.mapping("tables").items()}
             yield snapshot
         finally:
             self._renewals.remove(snapshot_id)
@@ -120,10 +122,17 @@ class RemoteSnapshots:
         except RightTimeError as error:  # it lapses by itself
             log.info("release.failed", code=error.code)
 
-    def _table(self, name: str, record: object, answer: Message, snapshot_id: str) -> RemoteTable:
+    def _places_of(self, given: Mapping[str, Any]) -> Places:
+        """Look at the places of a snapshot, unless they are those of the last one."""
+        places = self._places
+        if places.given != given:
+            places = self._places = Places(given)
+        return places
+
+    def _table(self, name: str, record: object, answer: Message, snapshot_id: str, places: Places) -> RemoteTable:
         table = Message(typed(record, dict, what="a table"))
         hidden = {path: np.frombuffer(answer.parts[place], dtype="<i8") for path, place in table.mapping("hidden").items()}
-        return RemoteTable(self._schemas[name], table.number("version"), table.listed("files"), hidden, snapshot_id)
+        return RemoteTable(self._schemas[name], table.number("version"), table.listed("files"), hidden, snapshot_id, places)
 
     def rows(self, table: RemoteTable) -> pa.Table:
         """Return this table at the cut as Arrow, without Spark."""
@@ -132,8 +141,8 @@ class RemoteSnapshots:
 
     def relation(self, spark: SparkOwner, child: Any, table: RemoteTable) -> tuple[Any, object]:
         """Return a fresh relation: files where they can be read, else rows from the service; the service keeps what is needed."""
-        here = [path for path in table.files if self._places.readable(path)]
-        there = [place for place, path in enumerate(table.files) if not self._places.readable(path)]
+        here = [path for path in table.files if table.places.readable(path)]
+        there = [place for place, path in enumerate(table.files) if not table.places.readable(path)]
         hidden = {path: positions for path, positions in table.hidden.items() if path in set(here) and len(positions)}
         relations = []
         if here or not there:

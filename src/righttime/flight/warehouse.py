@@ -23,7 +23,7 @@ from righttime.flight.access import Bearer
 from righttime.flight.frames import Message
 from righttime.flight.handle import ServiceHandle, close_producers
 from righttime.flight.leaving import Leaver
-from righttime.flight.reading import Places, RemoteConsumer, RemoteSnapshots
+from righttime.flight.reading import RemoteConsumer, RemoteSnapshots
 from righttime.flight.records import collected_of, explanation_of, losses_of, status_of_record, verification_of
 from righttime.flight.renewals import Renewals
 from righttime.flight.session import RemoteSession
@@ -120,9 +120,7 @@ class RemoteWarehouse(ServiceHandle):
         self._spark = SparkOwner(settings)
         self._staging = Staging(self._spark, settings)
         self._renewals = Renewals(transport, round_s=min(settings.session_ttl_s, settings.snapshot_ttl_s) / 3)
-        snapshots = RemoteSnapshots(
-            transport, self._renewals, schemas=self._schemas, places=Places(hello.mapping("places")), session_of=lambda source: self._sessions.get(source)
-        )
+        snapshots = RemoteSnapshots(transport, self._renewals, schemas=self._schemas, session_of=lambda source: self._sessions.get(source))
         self._consumer = RemoteConsumer(snapshots, None, self._spark, schemas=self._schemas, views=self._views, settings=settings)  # type: ignore[arg-type]
         self._consumer.verifier = self.verify
         self._port = Port(
