@@ -6,8 +6,10 @@ Promise: what the writer holds only in memory cannot be seen from here, so while
 a query raises `FreshnessUnknown`, or with `on_late="answer"` says in its receipt that nobody can tell how old it is.
 """
 
+import atexit
 import os
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +35,9 @@ from righttime.query.stored import StoredTables
 from righttime.query.verify import Verifier
 from righttime.queues.peek import peek
 from righttime.settings import Settings
+from righttime.telemetry import get_log
+
+log = get_log("reading")
 
 _FOREVER_US = 2**62
 _NOT_LOADED = "its streams have changes that the flow has not loaded, and no flow runs here: `righttime run` loads them"
@@ -123,10 +128,10 @@ class _DurableCatalyst(Catalyst):
 class Parts:
     """Everything queries need, at one durable state."""
 
-    def __init__(self, engine: "ReadingEngine") -> None:
+    def __init__(self, engine: "ReadingEngine", pin: int, state: State) -> None:
         ledger, settings, clock, folder = engine.ledger, engine.settings, engine.clock, engine.folder
-        expires_us = clock.now_us() + round(settings.lease_ttl_s * 1e6)
-        self.pin, self.state = ledger.pin_newest(f"process {os.getpid()}", expires_us=expires_us)
+        self.pin = pin
+        self.state = state
         self.ledger = ledger
         self.users = 0
         self.schemas = {table.name: table for table in ledger.tables() if table.name in self.state.tables}
@@ -162,6 +167,7 @@ class ReadingEngine:
         self.spark = SparkOwner(settings)
         self._lock = threading.Lock()
         self._parts: Parts | None = None
+        _open.add(self)
 
     @contextmanager
     def reading(self) -> Iterator[Parts]:
@@ -193,16 +199,20 @@ class ReadingEngine:
         return self._parts
 
     def _renewed(self, parts: Parts) -> bool:
-        now_us = self.clock.now_us()
-        return self.ledger.renew_pin(parts.pin, expires_us=now_us + round(self.settings.lease_ttl_s * 1e6), now_us=now_us)
+        return self.ledger.renew_pin(parts.pin, expires_us=self._expires_us(), now_us=self.clock.now_us())
+
+    def _expires_us(self) -> int:
+        return self.clock.now_us() + round(self.settings.lease_ttl_s * 1e6)
 
     def _build(self) -> Parts:
         for attempt in range(_TRIES_MAX):
+            pin, state = self.ledger.pin_newest(f"process {os.getpid()}", expires_us=self._expires_us())
             try:
-                return Parts(self)
-            except (WarehouseDamaged, FileNotFoundError):
-                # The writer stored what we were about to replay and removed its log; the ledger has a newer state by now.
-                if attempt == _TRIES_MAX - 1:
+                return Parts(self, pin, state)
+            except BaseException as error:
+                self.ledger.remove_pin(pin)
+                # The writer may have stored what we were about to replay and removed its log; the ledger has a newer state then.
+                if not isinstance(error, WarehouseDamaged | FileNotFoundError) or attempt == _TRIES_MAX - 1:
                     raise
         raise AssertionError("unreachable")
 
@@ -216,9 +226,26 @@ class ReadingEngine:
 
     def close(self) -> None:
         """Give the pins back and close the ledger."""
+        _open.discard(self)
         with self._lock:
             parts, self._parts = self._parts, None
             if parts is not None:
                 self._drop_unused(parts)
         self.spark.stop()
         self.foundation.close()
+
+
+_open: "weakref.WeakSet[ReadingEngine]" = weakref.WeakSet()
+
+# A forked child has copies; pins and images stay with the parent.
+os.register_at_fork(after_in_child=_open.clear)
+
+
+@atexit.register
+def _close_all() -> None:
+    """Give back what handles hold that a program has not closed: others would keep files for their pins until these lapse."""
+    for engine in list(_open):
+        try:
+            engine.close()
+        except Exception as error:  # the interpreter is going down, and a pin lapses by itself
+            log.warning("reader.close_failed", path=engine.name, error=repr(error))

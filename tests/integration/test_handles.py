@@ -1,12 +1,14 @@
 """Handles of one folder: shared in a process, refused or read-only across processes, closed without loss."""
 
 import os
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import textwrap
 import threading
 import uuid
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
@@ -22,8 +24,10 @@ from righttime.errors import (
     ReceiptUnknown,
     ReceiptUnproven,
     WarehouseClosed,
+    WarehouseDamaged,
     WarehouseReadOnly,
 )
+from righttime.ledger.database import LEDGER_FILE
 from tests.support.warm_python import WarmPython
 
 _WRITER = textwrap.dedent(
@@ -371,3 +375,47 @@ def test_an_old_receipt_is_found_by_the_beginning_of_its_id_as_it_is_listed(tmp_
             ledger.save_receipt(replace(first, receipt_id=uuid.uuid5(uuid.NAMESPACE_OID, str(number)).hex))
 
         assert wh.receipt(first.receipt_id[:12]) == first
+
+
+def _pins(folder: Path) -> int:
+    with closing(sqlite3.connect(folder / LEDGER_FILE)) as ledger:
+        (count,) = ledger.execute("SELECT count(*) FROM pin").fetchone()
+    return int(count)
+
+
+@pytest.mark.parametrize("ending", ["pass", "sys.exit(0)", "raise ValueError"])
+def test_a_reader_that_is_not_closed_leaves_neither_a_pin_nor_a_folder_behind(tmp_path: Path, ending: str) -> None:
+    """The end of the program closes it. A forked child that ends first takes nothing from it."""
+    with rt.open(tmp_path / "shop") as wh:
+        wh.create_table("sale", "sku INT")
+    program = f"""
+import os, sys, righttime as rt
+reader = rt.open(sys.argv[1], read_only=True, image_dir=sys.argv[2])
+reader.read("sale")
+child = os.fork()
+if child == 0:
+    sys.exit(0)
+os.waitpid(child, 0)
+print(len(os.listdir(sys.argv[2])), reader._engine.ledger.pinned_states(now_us=0), flush=True)
+{ending}
+"""
+    run = [sys.executable, "-c", program, str(tmp_path / "shop"), str(tmp_path / "images")]
+    ended = subprocess.run(run, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    assert ended.stdout.startswith("1 [")
+    assert not ended.stdout.endswith("[]\n")
+    assert (_pins(tmp_path / "shop"), list((tmp_path / "images").iterdir())) == (0, [])
+
+
+def test_a_reader_that_cannot_read_the_newest_state_leaves_no_pin_behind(tmp_path: Path) -> None:
+    with rt.open(tmp_path) as wh:
+        wh.create_table("sale", "sku INT")
+        with wh.producer(name="till") as load:
+            load.insert("sale", (1,))
+            load.commit(durability="log")
+    for path in (tmp_path / "log").iterdir():
+        path.unlink()
+    with rt.open(tmp_path, read_only=True) as reader:
+        with pytest.raises(WarehouseDamaged):
+            reader.read("sale")
+        assert _pins(tmp_path) == 0
