@@ -1,10 +1,11 @@
 """Connections that break: each commit happens once, each answer is whole, and what nobody can know is said."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -87,6 +88,23 @@ def test_images_that_cannot_be_seen_from_here_are_not_read_as_files_after_a_rest
     with serving(tmp_path / "wh", port=port), wh:
         assert read_as_files(wh) == before
         assert len(before) == 1
+
+
+def test_a_verification_that_takes_long_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that finds the service slow asks again and waits for the same run: each further one would make the service slower."""
+    with serving(tmp_path / "wh", port=0) as service, open_remote(f"righttime://127.0.0.1:{service.port}", call_timeout_s=0.2) as wh:
+        receipt = shop(wh).read("sale").receipt
+        consumer, runs = service._engine.consumer, []
+        rerun = consumer.rerun
+
+        def slow(*arguments: Any) -> Any:
+            runs.append(1)
+            time.sleep(1)
+            return rerun(*arguments)
+
+        monkeypatch.setattr(consumer, "rerun", slow)
+        assert receipt.verify() and receipt.verify().method == "rerun"
+        assert len(runs) == 2
 
 
 @contextmanager

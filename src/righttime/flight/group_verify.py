@@ -44,7 +44,7 @@ def _issuer(members: Members, receipt: Receipt) -> Member:
 
 
 def _asking(member: Member, receipt: Receipt) -> Callable[[], Message]:
-    return lambda: member.call("group.verify", {"receipt": receipt.to_json(), "address": member.name})
+    return lambda: member.warehouse._once("group.verify", {"receipt": receipt.to_json(), "address": member.name})
 
 
 def _left_over(receipt: Receipt, answers: list[Message]) -> str | None:

@@ -218,7 +218,7 @@ class RemoteWarehouse(ServiceHandle):
         """Verify a receipt that somebody handed over, as an object or as JSON; a changed one raises `ReceiptForged`. The service does it."""
         refuse_no_receipt(receipt)
         text = receipt if isinstance(receipt, str) else receipt.to_json()
-        return verification_of(self._transport.call("verify", {"receipt": text}).header.get("verification"))
+        return verification_of(self._once("verify", {"receipt": text}).header.get("verification"))
 
     # -- care --------------------------------------------------------------------------------------------------------
 
@@ -259,7 +259,7 @@ class RemoteWarehouse(ServiceHandle):
         return self._open_transport
 
     def _once(self, action: str, header: Mapping[str, Any], parts: Sequence[Any] = (), **options: Any) -> Message:
-        """Call what changes something: under an id, so that a call sent twice is carried out once."""
+        """Call what changes something or takes long: under an id, so that a call sent twice is carried out once."""
         return self._transport.call(action, {**header, "call": uuid.uuid4().hex}, parts, **options)
 
     def close(self) -> None:
