@@ -84,10 +84,24 @@ class Mover:
             return self._run(Order("adopt", own=link, tables={table}, bypass={table: Bypass(adopted=adopted)}, confirm=sure)).state
 
     def materialize(self, tables: Collection[str]) -> int:
-        """Store the committed hot rows of `tables`; return the state."""
+        """Store the committed hot rows of `tables`; return the state. Where one cannot be stored the others are, and then its error is raised."""
         self.before_storing(tables)
         with self._lock:
-            return self._run(Order("materialize", tables=set(tables))).state
+            try:
+                return self._run(Order("materialize", tables=set(tables))).state
+            except RightTimeError as error:
+                self._store_others(set(tables), error)
+                raise
+
+    def _store_others(self, tables: set[str], error: RightTimeError) -> None:
+        """Store what the failure of one table has kept in memory. It goes on as long as errors name a table: any other would meet all of them."""
+        while error.context.get("table") in tables and len(tables) > 1:
+            tables = tables - {error.context["table"]}
+            try:
+                self._run(Order("materialize", tables=tables))
+                return
+            except RightTimeError as further:
+                error = further
 
     def make_safe(self, *, bounded: bool = True) -> int:
         """Log every committed row that is neither logged nor stored; return the state. Not `bounded` is for rows that are stored right after."""

@@ -127,7 +127,9 @@ def translated(error: psycopg.Error, address: Address, *, step: str, table: str 
     # Undefined table, undefined column, wrong type of column: somebody changed the table under us.
     if error.sqlstate in ("42P01", "42703", "42804") and table:
         return SchemaChanged(table=table, difference=first_line(error))
-    return CommitFailed(source=source, step=step, reason=f"{f'table {table!r}: ' if table else ''}{first_line(error)}")
+    if table:
+        return CommitFailed(source=source, step=step, reason=f"table {table!r}: {first_line(error)}", table=table)
+    return CommitFailed(source=source, step=step, reason=first_line(error))
 
 
 def is_lost(error: psycopg.Error) -> bool:
