@@ -22,10 +22,10 @@ from righttime.catalyst.settler import Settler
 from righttime.catalyst.shell import Catalyst
 from righttime.changes.clock import Clock, TimeAuthority
 from righttime.changes.schema import TableSchema
-from righttime.errors import FreshnessUnknown, WarehouseDamaged, WarehouseReadOnly
+from righttime.errors import FreshnessUnavailable, FreshnessUnknown, WarehouseDamaged, WarehouseReadOnly
 from righttime.flows.catalogue import Catalogue, FlowEntry
 from righttime.foundation import Foundation
-from righttime.ledger.book import Book
+from righttime.ledger.book import NO_PIN, Book
 from righttime.ledger.pins import PinTable
 from righttime.ledger.state import State
 from righttime.pipeline.spark import SparkOwner
@@ -177,10 +177,20 @@ class ReadingEngine:
             parts.users += 1
         try:
             yield parts
+        except WarehouseDamaged as error:
+            if parts.pin != NO_PIN or self.ledger.newest_state().number == parts.state.number:
+                raise
+            raise self._collected(parts) from error
         finally:
             with self._lock:
                 parts.users -= 1
                 self._drop_unused(parts)
+
+    def _collected(self, parts: Parts) -> FreshnessUnavailable:
+        """Return the error for files that are gone because nobody knew that they were read."""
+        stale_s = (self.clock.now_us() - parts.state.time_us) / 1e6
+        why = f"the writer has removed files of state {parts.state.number}, which nobody can pin without the right to write; ask again"
+        return FreshnessUnavailable(table="*", source=self.name, waited_s=0.0, stale_s=stale_s, why=why)
 
     def hold(self, tables: Sequence[TableSchema], versions: Mapping[str, int]) -> StoredTables:
         """Hold stored tables; where only the newest version can be read and the writer has made another, the query starts again."""

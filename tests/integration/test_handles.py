@@ -180,6 +180,23 @@ def test_a_reader_without_the_right_to_write_reads_every_newer_state() -> None:
             assert said() == "[(1,), (2,), (3,)] False True 0"
 
 
+def test_files_that_go_under_a_reader_without_the_right_to_write_are_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can pin nothing, so its owner's gc may take what it reads. Then it asks again; nothing has to be restored."""
+    with rt.open(tmp_path, file_grace_s=0) as wh:
+        wh.create_table("sale", "sku INT, qty INT", keys=["sku"])
+        load = wh.producer(name="till")
+        load.insert("sale", (1, 1))
+        load.commit(materialize=True)
+        with monkeypatch.context() as guest:
+            guest.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+            reader = rt.open(tmp_path, read_only=True)
+        with reader, pytest.raises(FreshnessUnavailable, match="right to write"), reader._engine.reading() as parts:
+            load.update("sale", {"qty": 2}, {"sku": 1})
+            load.commit(materialize=True)
+            assert wh.gc()["sale"].files == 1
+            parts.consumer.read("sale", on_late="answer")
+
+
 def test_rows_of_a_killed_writer_that_were_only_in_memory_are_reported_lost(tmp_path: Path) -> None:
     _Writer(tmp_path).kill()
     with rt.open(tmp_path) as wh:

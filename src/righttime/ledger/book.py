@@ -10,10 +10,10 @@ from typing import Protocol
 
 from righttime.changes.schema import TableSchema
 from righttime.ledger.receipts import Receipt
-from righttime.ledger.sqlite import Batch, Loss
+from righttime.ledger.sqlite import NO_PIN, Batch, Loss
 from righttime.ledger.state import State
 
-__all__ = ["Batch", "Book", "Loss"]
+__all__ = ["NO_PIN", "Batch", "Book", "Loss"]
 
 
 class Book(Protocol):
@@ -77,7 +77,7 @@ class Book(Protocol):
         ...
 
     def pin_newest(self, owner: str, *, expires_us: int) -> tuple[int, State]:
-        """Find the newest durable state and hold it, in one step."""
+        """Find the newest durable state and hold it, in one step; with `NO_PIN` it is not held, for want of the right to write."""
         ...
 
     def renew_pin(self, pin_id: int, *, expires_us: int, now_us: int) -> bool:

@@ -21,8 +21,10 @@ from righttime.ledger.receipts import Receipt
 from righttime.ledger.state import State
 from righttime.settings import Settings
 
+NO_PIN = 0
+"""The pin of who may not write here; SQLite's begin at 1."""
+
 _LOSSES_MAX = 10_000
-_NO_PIN = 0  # SQLite's begin at 1
 _PRUNE_EVERY_MAX = 256
 
 
@@ -180,14 +182,14 @@ class Ledger:
     def pin_newest(self, owner: str, *, expires_us: int) -> tuple[int, State]:
         """Find the newest durable state and hold it, in one step, so that nothing is collected in between; who may not write here holds nothing."""
         if not self._database.writable:
-            return _NO_PIN, self.newest_state()
+            return NO_PIN, self.newest_state()
         with self._database.transaction("pin a state", durable=False) as connection:
             number, text = connection.execute("SELECT number, json FROM state ORDER BY number DESC LIMIT 1").fetchone()
             return _insert_pin(connection, owner, number, expires_us), self._decoded(text)
 
     def renew_pin(self, pin_id: int, *, expires_us: int, now_us: int) -> bool:
         """Hold on until `expires_us`; return False if the pin has ended, because what it held may be gone."""
-        if pin_id == _NO_PIN:
+        if pin_id == NO_PIN:
             return True
         with self._database.transaction("renew a pin", durable=False) as connection:
             cursor = connection.execute("UPDATE pin SET expires_us = ? WHERE pin_id = ? AND expires_us > ?", (expires_us, pin_id, now_us))
@@ -195,7 +197,7 @@ class Ledger:
 
     def remove_pin(self, pin_id: int) -> None:
         """End a pin; one that has ended already is no error."""
-        if pin_id == _NO_PIN:
+        if pin_id == NO_PIN:
             return
         with self._database.transaction("remove a pin", durable=False) as connection:
             connection.execute("DELETE FROM pin WHERE pin_id = ?", (pin_id,))
