@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import righttime as rt
+from righttime.catalyst.maintainer import Maintainer
 from righttime.catalyst.producer import OwnRows
 from righttime.errors import (
     AsOfUnavailable,
@@ -529,6 +530,49 @@ def test_an_answer_may_be_as_old_as_allowed_and_is_fresher_where_that_is_free(wh
         eager.commit()
         lazy.flush()
         assert counts(wh, "sale", "product", contract=hour) == [1, 1]
+
+
+def maintained(service: FlightService, table: str, monkeypatch: pytest.MonkeyPatch) -> Maintainer:
+    """A flow that has a table, as the catalyst knows it; nobody runs it."""
+    engine = service._engine
+    monkeypatch.setattr(engine.snapshots, "stream_cuts", lambda tables, accuracy: ())
+    with engine.catalyst.lock:
+        flow = engine.catalyst.maintain("flow.sales", (table,))
+        flow.advance(engine.catalyst.authority.read_us())
+    return flow
+
+
+@pytest.mark.parametrize("tables", [["sale"], ["sale", "product"]], ids=["at one catalyst", "at two"])
+def test_a_table_of_a_flow_is_read_as_it_is_if_that_is_fresh_enough(
+    wh: GroupWarehouse, pair: tuple[FlightService, FlightService], tables: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at one catalyst: a state that is there is shared, no job is waited for; who wants what is newer is told that the flow stands still."""
+    catalyst, flow = pair[0]._engine.catalyst, maintained(pair[0], "sale", monkeypatch)
+    with catalyst.lock:
+        flow.trouble = "the flow is stopped"
+        flow.change(catalyst.authority.next_us())
+    assert counts(wh, *tables, contract=Contract(3_600_000_000, 1.0, "error", None)) == [0] * len(tables)
+    with pytest.raises(FreshnessUnavailable, match="the flow is stopped"):
+        counts(wh, *tables, contract=Contract(0, 1.0, "error", None))
+
+
+@pytest.mark.parametrize("freshness_us", [0, 3_600_000_000])
+def test_a_cut_inside_a_job_of_a_flow_is_chosen_again_after_it(
+    wh: GroupWarehouse, pair: tuple[FlightService, FlightService], freshness_us: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What costs the lazy producer of one catalyst nothing is inside the last job of another's flow, where no cut can be."""
+    catalyst, flow = pair[0]._engine.catalyst, maintained(pair[0], "sale", monkeypatch)
+    with wh.producer(name="lazy", policy=rt.OnDemand()) as lazy:
+        times = []
+        for number in range(2):
+            lazy.insert("product", (number, "tea"))
+            times.append(lazy.commit().commit.time_us)
+            if number == 0:
+                lazy.flush()
+        with catalyst.lock:
+            catalyst.authority.observe(times[1])
+            flow.publish(times[0] - 1, catalyst.authority.next_us())
+        assert counts(wh, "sale", "product", contract=Contract(freshness_us, 2.0, "error", None)) == [0, 2]
 
 
 def test_a_cut_that_nobody_can_make_any_more_is_refused(wh: GroupWarehouse) -> None:

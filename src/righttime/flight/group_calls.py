@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from righttime.catalyst.durable import Declared
+from righttime.catalyst.maintainer import newest_exact
 from righttime.changes.schema import declare_table
 from righttime.errors import BadMessage, ClocksApart, LeaseExpired, TableExists
 from righttime.flight.access import WRITE, Grant
@@ -55,18 +56,21 @@ class GroupCalls:
     def clock(self, message: Message, grant: Grant) -> Answer:
         """Move past a time that the client has seen elsewhere, and return one that no later commit here will be at or below.
 
-        `floor` is the oldest time at which the named tables can be read, `ready` the newest for which no lazy producer has to be asked; with `ticket`,
-        nothing is stored into them for a short time.
+        `floor` is the oldest time at which the named tables can be read, `ready` the newest for which neither lazy producers have to be asked nor flows
+        have to make a job; `flows` says whether any of the tables are made by flows. With `ticket`, nothing is stored into them for a short time, and
+        `floor` is above every job that is closed: whatever was chosen before may be inside one.
         """
         self.observe(message.optional_number("observe"), grant)
         catalyst = self._engine.catalyst
         names = [typed(name, str, what="a table") for name in message.header.get("tables") or []]
         with catalyst.lock:
             ticket = self._ticket() if message.header.get("ticket") is True else None
-            floor_us = max([catalyst.head.oldest_us, *(catalyst.table(name).stored_us for name in names)])
+            flows = [catalyst.maintained[name] for name in names if name in catalyst.maintained]
+            closed_us = 0 if ticket is None else max((flow.closed_us for flow in flows), default=0)
+            floor_us = max([catalyst.head.oldest_us, closed_us, *(catalyst.table(name).stored_us for name in names)])
             read_us = self._authority.read_us()
             ready_us = min((catalyst.table(name).lane(link.source).times.newest_us for name, link in catalyst.lazy_lanes(names)), default=read_us)
-            return {"read": read_us, "floor": floor_us, "ready": ready_us, "ticket": ticket}
+            return {"read": read_us, "floor": floor_us, "ready": newest_exact(ready_us, flows), "flows": bool(flows), "ticket": ticket}
 
     def observe(self, time_us: int | None, grant: Grant) -> None:
         """Let no later commit be at or below a time of another catalyst. Who may only read cannot move our clock: we wait until it gets there."""

@@ -100,7 +100,8 @@ class GroupSnapshots:
     def _choose(self, owners: Mapping[Member, list[str]], contract: Contract, own: OwnRows | None, *, again: bool) -> Cut:
         """Choose the newest time that costs nobody anything, if that is fresh enough, and none older than what is stored.
 
-        The second time, storing waits for us.
+        Otherwise lazy producers are asked for no more than is needed; a flow makes its job up to now, since an older time may be inside one that it has
+        made. The second time, storing waits for us.
         """
         answers = together([_asking(member, names, ticket=again) for member, names in owners.items()])
         asked_us = max(answer.number("read") for answer in answers)
@@ -108,7 +109,9 @@ class GroupSnapshots:
             time_us = min(contract.as_of_us, asked_us)
         else:
             ready_us = min(answer.number("ready") for answer in answers)
-            time_us = max(asked_us - contract.freshness_us, ready_us, *(answer.number("floor") for answer in answers))
+            oldest_us = max(asked_us - contract.freshness_us, *(answer.number("floor") for answer in answers))
+            needed_us = max(asked_us, oldest_us) if any(answer.flag("flows") for answer in answers) else oldest_us
+            time_us = ready_us if ready_us >= oldest_us else needed_us
         if own is not None:
             # A producer reads on from its newest commit, wherever that was.
             time_us = max(time_us, self._clock.seen_us)
