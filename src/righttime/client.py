@@ -21,7 +21,7 @@ from righttime.catalyst.producer import Producer
 from righttime.changes.clock import Clock, SystemClock
 from righttime.changes.durations import Duration, duration_us
 from righttime.changes.schema import TableSchema, declare_table
-from righttime.errors import BadSetting, BadTable, NotAWarehouse, ReceiptUnknown, TableExists, UnknownTable, WarehouseClosed
+from righttime.errors import BadSetting, BadTable, NameTaken, NotAWarehouse, ReceiptUnknown, TableExists, UnknownTable, WarehouseClosed
 from righttime.flight.group import GroupWarehouse, open_service
 from righttime.flight.warehouse import RemoteWarehouse, is_service
 from righttime.flows.face import FlowMethods
@@ -307,3 +307,5 @@ class Warehouse(Handle, FlowMethods):
 def _refuse_taken(engine: Engine, name: str) -> None:
     if name in engine.schemas or name in engine.views:
         raise TableExists(table=name)
+    if name in engine.flows.feed.streams.names():
+        raise NameTaken(kind="stream", name=name)

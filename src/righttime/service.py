@@ -146,6 +146,8 @@ class Engine:
             room=self.room,
             spark=self.spark,
             schemas=self.schemas,
+            views=self.views,
+            declarations=self.declarations,
             settings=self.settings,
             folder=self.folder,
             create_table=self.declare,

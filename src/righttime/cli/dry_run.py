@@ -18,9 +18,10 @@ from righttime.changes.schema import TableSchema
 from righttime.cli.console import err, error_line, moment, out, plain, plain_table
 from righttime.cli.options import ProjectPath, project_at, reader
 from righttime.cli.steps import detail
-from righttime.errors import NotAWarehouse, RightTimeError
+from righttime.errors import NameTaken, NotAWarehouse, RightTimeError
 from righttime.flows.catalogue import Catalogue
 from righttime.flows.jobs import FlowStatus
+from righttime.flows.names import refuse_taken
 from righttime.pipeline.analysis import Analysed, analyse
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.nodes import Target
@@ -35,9 +36,10 @@ FlowNames = Annotated[list[str] | None, typer.Option("--flow", "-f", metavar="NA
 
 @dataclass(frozen=True)
 class Known:
-    """What there is already: tables, streams, and flows that have run, with the fingerprints of their declarations."""
+    """What there is already: tables, views, streams, and flows that have run, with the fingerprints of their declarations."""
 
     tables: Mapping[str, TableSchema] = field(default_factory=dict)
+    views: Mapping[str, str] = field(default_factory=dict)
     streams: Mapping[str, Peeked] = field(default_factory=dict)
     flows: Mapping[str, FlowStatus] = field(default_factory=dict)
     fingerprints: Mapping[str, str] = field(default_factory=dict)
@@ -82,7 +84,7 @@ def look(project: Project) -> Known:
             tables = {name: wh.schema(name) for name in wh.tables()}
             flows = {status.name: status for status in wh.status().flows}
             fingerprints = {entry.name: entry.generations[-1].fingerprint for entry in Catalogue(wh.path / "flows").entries()}
-            return Known(tables, peek(wh.path / "streams"), flows, fingerprints)
+            return Known(tables, wh.views(), peek(wh.path / "streams"), flows, fingerprints)
     except NotAWarehouse:
         if "://" in project.warehouse:
             return Known()
@@ -91,8 +93,12 @@ def look(project: Project) -> Known:
 
 def _analysed(flow: Flow, project: Project, known: Known, child: SparkSession) -> Analysed:
     existing = {name: stream.schema for name, stream in known.streams.items()}
-    flow.missing(existing)
-    return analyse(flow, {**project.streams, **existing}, known.tables, child)
+    for schema in flow.missing(existing):
+        if schema.name in known.tables or schema.name in known.views:
+            raise NameTaken(kind="table" if schema.name in known.tables else "view", name=schema.name)
+    streams = {**project.streams, **existing}
+    refuse_taken(flow, streams=streams, tables=known.tables, views=known.views)
+    return analyse(flow, streams, known.tables, child)
 
 
 def _show(flow: Flow, analysed: Analysed, known: Known) -> None:

@@ -5,6 +5,7 @@
     │   ├── UnknownTable         table.unknown
     │   ├── UnknownColumn        column.unknown
     │   ├── TableExists          table.exists
+    │   ├── NameTaken            name.taken
     │   ├── TableAmbiguous       table.ambiguous
     │   ├── BadTable             table.bad
     │   ├── WrongType            value.type
@@ -163,6 +164,7 @@ from righttime.errors.inputs import (
     BadTable,
     BatchTooLarge,
     KeyRequired,
+    NameTaken,
     NullNotAllowed,
     OperationFailed,
     OperationRefused,
@@ -271,6 +273,7 @@ __all__ = [
     "LogFull",
     "LookupFailed",
     "MessageTooLarge",
+    "NameTaken",
     "NameTwice",
     "NoProject",
     "NotAWarehouse",

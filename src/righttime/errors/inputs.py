@@ -26,6 +26,12 @@ class TableExists(InputError):
     code = "table.exists"
 
 
+class NameTaken(InputError):
+    """There is a {kind} {name!r} already, and one name is one thing. Use another name; nothing was declared."""
+
+    code = "name.taken"
+
+
 class TableAmbiguous(InputError):
     """The name {table!r} is taken at two catalysts, {first} and {second}. Open them one by one, and only one of the two in a group with others."""
 

@@ -6,6 +6,7 @@ Promise: a change is known to every flow that reads its stream before any query 
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from righttime.catalyst.maintainer import Maintainer
@@ -19,11 +20,13 @@ FOREVER_US = 2**62
 class Feed:
     """The streams of one warehouse, and who reads them."""
 
-    def __init__(self, catalyst: Catalyst, folder: Path, *, settings: Settings) -> None:
+    def __init__(
+        self, catalyst: Catalyst, folder: Path, *, settings: Settings, kind_of: Callable[[str], str | None], declarations: AbstractContextManager[object]
+    ) -> None:
         self._catalyst = catalyst
         self._readers: dict[str, dict[str, Maintainer]] = {}
         self._told: dict[str, Callable[[int], None]] = {}
-        self.streams = Streams(folder, settings=settings, issue=self._issue, now_us=catalyst.clock.now_us)
+        self.streams = Streams(folder, settings=settings, issue=self._issue, now_us=catalyst.clock.now_us, kind_of=kind_of, declarations=declarations)
         for name in self.streams.names():
             last = self.streams.cut(name, FOREVER_US).last
             # Only times that we issued: a source whose clock is ahead must not take ours along.

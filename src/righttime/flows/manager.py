@@ -7,6 +7,7 @@ Promise: a target of a flow that does not run is never shown as fresh: the chang
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from righttime.flows.explain import Explanation, FlowNeed, estimate_s, planned_c
 from righttime.flows.feed import Feed
 from righttime.flows.jobs import FlowStatus
 from righttime.flows.letters import letters_table
+from righttime.flows.names import refuse_taken
 from righttime.flows.runner import FlowRunner, Mode
 from righttime.flows.schedule import Schedule, Triggers
 from righttime.flows.taps import TapParts, Taps
@@ -43,7 +45,7 @@ _ASLEEP = "the flow does not run: start it with Warehouse.run, or `righttime run
 
 @dataclass(frozen=True, slots=True)
 class FlowParts:
-    """What flows stand on; put together by the service. `create_table` declares a target that does not exist yet."""
+    """What flows stand on; put together by the service. `create_table` declares a target that does not exist yet; who gives names holds `declarations`."""
 
     catalyst: Catalyst
     mover: Mover
@@ -51,6 +53,8 @@ class FlowParts:
     room: Room
     spark: SparkOwner
     schemas: Mapping[str, TableSchema]
+    views: Mapping[str, str]
+    declarations: AbstractContextManager[object]
     settings: Settings
     folder: Path
     create_table: Callable[[TableSchema], None]
@@ -64,13 +68,16 @@ class Flows:
         self._parts = parts
         self._lock = threading.RLock()
         self.catalogue = Catalogue(parts.folder / "flows")
-        self.feed = Feed(parts.catalyst, parts.folder / "streams", settings=parts.settings)
+        self.feed = Feed(parts.catalyst, parts.folder / "streams", settings=parts.settings, kind_of=self._kind_of, declarations=parts.declarations)
         self.taps = Taps(parts.taps, self.feed.streams)
         parts.mover.before_storing = self.taps.before_storing
         self.runners: dict[str, FlowRunner] = {}
         self.attention = Attention(parts.catalyst, self.feed)
         for entry in self.catalogue.entries():
             self._attend_as_it_was(entry).trouble = _ASLEEP
+
+    def _kind_of(self, name: str) -> str | None:
+        return "table" if name in self._parts.schemas else "view" if name in self._parts.views else None
 
     def _attend_as_it_was(self, entry: FlowEntry) -> Maintainer:
         """Answer for the targets of a flow that does not run, as its last published job left them."""
@@ -134,10 +141,14 @@ class Flows:
                 raise TableMaintained(table=target.table, flow=other.source.removeprefix("flow."))
             if target.table in self._parts.catalyst.tapped:
                 raise BadDeclaration(flow=flow.name, origin=target.origin, reason=f"table {target.table!r} is a stream itself; write into another")
+        self._refuse_taken(flow)
         analysed = self.analyse(flow)
         if not refresh:
             self._refuse_unfit(flow, analysed)
         return analysed
+
+    def _refuse_taken(self, flow: Flow) -> None:
+        refuse_taken(flow, streams=self.feed.streams.names(), tables=self._parts.schemas, views=self._parts.views)
 
     def _refuse_unfit(self, flow: Flow, analysed: Analysed) -> None:
         """See that there is state to go on with, or that nothing is there yet."""
@@ -181,12 +192,14 @@ class Flows:
                     raise BadDeclaration(flow=flow.name, origin=target.origin, reason=reason)
 
     def _create_targets(self, flow: Flow, analysed: Analysed) -> None:
-        for target in flow.targets:
-            if target.table in analysed.new_tables:
-                self._parts.create_table(analysed.new_tables[target.table])
-        letters = letters_table(flow.name)
-        if letters.name not in self._parts.schemas:
-            self._parts.create_table(letters)
+        with self._parts.declarations:
+            self._refuse_taken(flow)  # again: it may have been given away while the flow was analysed
+            for target in flow.targets:
+                if target.table in analysed.new_tables:
+                    self._parts.create_table(analysed.new_tables[target.table])
+            letters = letters_table(flow.name)
+            if letters.name not in self._parts.schemas:
+                self._parts.create_table(letters)
 
     def _schedule(self, flow: Flow, link: Maintainer, mode: Mode) -> Schedule:
         settings, clock = self._parts.settings, self._parts.catalyst.clock

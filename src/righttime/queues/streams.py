@@ -7,14 +7,14 @@ Promise: an append is durable and visible in all its streams when it returns, or
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from righttime.changes.durations import Duration
-from righttime.errors import AnswerTooLarge, LogFull, WarehouseClosed
+from righttime.errors import AnswerTooLarge, LogFull, NameTaken, WarehouseClosed
 from righttime.errors.flows import BadStream, StreamExists, StreamTime, UnknownStream
 from righttime.queues.commits import share_of
 from righttime.queues.declared import SHOWN_COLUMNS, Appended, ChangesIn, OnBad, StreamCut, StreamSchema, StreamStatus, Times, declare_stream
@@ -42,15 +42,27 @@ class Streams:
 
     `issue(streams, given)` returns the time of a commit. It is called under the feed lock, before the commit is written: a reader that asks for a time
     that may have been issued waits until that commit is visible. So whoever holds a lock that `issue` takes must not read streams.
-    `now_us` is the clock by which times of sources are told from mistakes.
+    `now_us` is the clock by which times of sources are told from mistakes. `kind_of` says what else of the warehouse has a name, if anything has, and
+    whoever gives names holds `declarations`.
     """
 
-    def __init__(self, folder: Path, *, settings: Settings, issue: Issue, now_us: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        settings: Settings,
+        issue: Issue,
+        now_us: Callable[[], int],
+        kind_of: Callable[[str], str | None] = lambda name: None,
+        declarations: AbstractContextManager[object] | None = None,
+    ) -> None:
         self.on_change: list[OnChange] = []
         self._folder = folder
         self._settings = settings
         self._issue = issue
         self._now_us = now_us
+        self._kind_of = kind_of
+        self._declarations = declarations or nullcontext()
         self._streams: dict[str, OpenStream] = {}
         self._underway: dict[str, int] = {}  # stream to the least time that an append under way may have
         self._closed = False
@@ -75,15 +87,17 @@ class Streams:
         table: str | None = None,
         if_not_exists: bool = False,
     ) -> StreamSchema:
-        """Create a stream; with `if_not_exists` one with the same declaration is returned instead."""
+        """Create a stream; with `if_not_exists` one with the same declaration is returned instead. Only the stream of a table may have its name."""
         schema = declare_stream(name, columns, keys=keys, times=times, on_bad=on_bad, tolerance=tolerance, comment=comment, table=table)
-        with self._feed.lock:
+        with self._declarations, self._feed.lock:
             self._check_open()
             known = self._streams.get(schema.name)
             if known is not None:
                 if if_not_exists and known.schema == schema:
                     return known.schema
                 raise StreamExists(stream=schema.name)
+            if schema.table != schema.name and (kind := self._kind_of(schema.name)) is not None:
+                raise NameTaken(kind=kind, name=schema.name)
             folder = self._folder / schema.name
             folder.mkdir(exist_ok=True)
             sync_folder(self._folder)
