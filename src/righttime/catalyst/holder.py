@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from righttime.catalyst.port import CheckStorable, anything_goes
 from righttime.changes.conditions import Condition, Expression, condition_of, everything, parse_assignment, parse_condition
 from righttime.changes.encoder import RowEncoder
+from righttime.changes.expressions import Assignment
 from righttime.changes.operations import Encoded, Kind, Operations
 from righttime.changes.rows import Chunk, table_of
 from righttime.changes.schema import TableSchema
@@ -26,10 +28,11 @@ Where = Mapping[str, Any] | str | None
 
 
 class OperationHolder:
-    """The operations of one table in one open transaction."""
+    """The operations of one table in one open transaction; `check` refuses values that the table's store could never hold."""
 
-    def __init__(self, table: TableSchema) -> None:
+    def __init__(self, table: TableSchema, check: CheckStorable = anything_goes) -> None:
         self._table = table
+        self._check = check
         self._spelled: dict[str, str] = {name.lower(): name for name in table.columns.names}
         self._shapes: dict[tuple[object, ...], _Shape] = {}
         self._by_condition: list[Operations] = []
@@ -121,7 +124,8 @@ class OperationHolder:
             self._check_columns(kind, [*names, *(column for column, _ in texts)])
             assignments = [parse_assignment(column, value, self._table) for column, value in expressions.items()]
             refuse_long(*(each.text for each in assignments))
-            known = _Shape(self._table, kind, names, [self._column(key) for key in keys], [(each.column, each.text) for each in assignments])
+            self._refuse_unstorable(assignments)
+            known = _Shape(self._table, kind, names, [self._column(key) for key in keys], [(each.column, each.text) for each in assignments], self._check)
             known.can_fail = any(each.can_fail for each in assignments)
             self._shapes[kind, *columns, None, *keys, None, *texts] = known
         return known
@@ -173,6 +177,7 @@ class OperationHolder:
         if len({each.column for each in assignments}) != len(assignments):
             raise OperationRefused(table=self._table.name, reason="a column is set twice")
         refuse_long(condition.text, *(each.text for each in assignments))
+        self._refuse_unstorable(assignments)
         self._by_condition.append(
             Operations(
                 kind,
@@ -185,6 +190,11 @@ class OperationHolder:
         )
         self.count += 1
 
+    def _refuse_unstorable(self, assignments: Sequence[Assignment]) -> None:
+        """Check expressions as if they were values: such a text holds every character that it can bring into a row."""
+        for each in assignments:
+            self._check(self._table, pa.record_batch({each.column: [each.text]}))
+
     def _column(self, name: object) -> str:
         found = self._spelled.get(str(name).lower())
         if found is None:
@@ -195,11 +205,19 @@ class OperationHolder:
 class _Shape:
     """Operations by key that set the same columns."""
 
-    def __init__(self, table: TableSchema, kind: Kind, columns: Sequence[str], keys: Sequence[str], expressions: Iterable[tuple[str, str]]) -> None:
+    def __init__(
+        self,
+        table: TableSchema,
+        kind: Kind,
+        columns: Sequence[str],
+        keys: Sequence[str],
+        expressions: Iterable[tuple[str, str]],
+        check: CheckStorable,
+    ) -> None:
         self._table = table
         self._kind = kind
-        self._values = _encoder(table, columns)
-        self._keys = _encoder(table, table.keys)
+        self._values = _encoder(table, columns, check)
+        self._keys = _encoder(table, table.keys, check)
         self._key_order = [list(keys).index(name) for name in table.keys] if list(keys) != list(table.keys) else None
         self._expressions = tuple(expressions)
         self._rows: list[tuple[Any, ...]] = []
@@ -286,9 +304,9 @@ class _Shape:
         )
 
 
-def _encoder(table: TableSchema, columns: Sequence[str]) -> RowEncoder:
+def _encoder(table: TableSchema, columns: Sequence[str], check: CheckStorable) -> RowEncoder:
     chosen = pa.schema([table.columns.field(name) for name in columns])
-    return RowEncoder(TableSchema(table.name, chosen, table.keys, tuple(name for name in table.partition_by if name in columns)))
+    return RowEncoder(TableSchema(table.name, chosen, table.keys, tuple(name for name in table.partition_by if name in columns)), check)
 
 
 def _encoded(chunks: Sequence[Chunk], columns: pa.Schema) -> Encoded:

@@ -16,9 +16,8 @@ from righttime.catalyst.holder import OperationHolder, Where
 from righttime.catalyst.messages import Bypass, Content
 from righttime.catalyst.port import Port
 from righttime.changes.encoder import RowEncoder
-from righttime.changes.operations import Kind, Operations
+from righttime.changes.operations import Kind
 from righttime.changes.rows import Chunk, Row
-from righttime.changes.schema import TableSchema
 from righttime.errors import BatchTooLarge, OperationRefused, ProducerClosed, UnknownTable, WrongType
 
 
@@ -88,15 +87,7 @@ class OpenTransaction:
         size = sum(chunk.nbytes for chunk in chunks)
         if size > self._with.settings.batch_bytes_max:
             raise BatchTooLarge(table=table, size=size, bound=self._with.settings.batch_bytes_max)
-        self._check(buffer.encoder.table, chunks)
         buffer.add(chunks)
-
-    def _check(self, schema: TableSchema, content: Sequence[Content]) -> None:
-        """Refuse what the table's store could not hold, before it is committed and can never be stored."""
-        for part in content:
-            for batch in [part.content] if isinstance(part, Chunk) else _contents(part):
-                if isinstance(batch, pa.RecordBatch):  # blocks of numbers fit everywhere
-                    self._with.check_storable(schema, batch)
 
     def _buffer(self, table: str) -> Buffer:
         if self._closed:
@@ -107,7 +98,8 @@ class OpenTransaction:
         schema = self._with.schemas.get(str(table).lower())
         if schema is None:
             raise UnknownTable(table=table, known=", ".join(sorted(self._with.schemas)) or "none")
-        return self._buffers.setdefault(schema.name, Buffer(RowEncoder(schema), OperationHolder(schema)))
+        check = self._with.check_storable
+        return self._buffers.setdefault(schema.name, Buffer(RowEncoder(schema, check), OperationHolder(schema, check)))
 
     # -- operations --------------------------------------------------------------------------------------------------
 
@@ -169,16 +161,13 @@ class OpenTransaction:
         bypass: dict[str, Bypass] = {}
         for name, buffer in self._buffers.items():
             schema = self._with.schemas[name]
-            if buffer.pending:
-                buffer.encode_pending()
-                self._check(schema, buffer.chunks[-1:])
+            buffer.encode_pending()
             large = buffer.chunks and (not schema.in_memory or buffer.nbytes > self._with.settings.bypass_bytes)
             # Rows with operations after them need ids, which only the catalyst gives; unique keys are looked up there.
             if buffer.files or (large and not buffer.operations.count and not buffer.rows_staged and not schema.unique):
                 bypass[name] = Bypass(tuple(buffer.chunks), tuple(buffer.files))
             elif buffer.in_use:
                 content[name] = buffer.content()
-                self._check(schema, [part for part in content[name] if isinstance(part, Operations)])
         return content, bypass
 
     def _must_store(self, content: Mapping[str, Sequence[Content]]) -> bool:
@@ -195,9 +184,3 @@ class OpenTransaction:
             if buffer.files:
                 self._with.drop_files(self._with.schemas[name], buffer.files)
             buffer.clear()
-
-
-def _contents(operations: Operations) -> list[object]:
-    """Return the values of operations, and their expressions as values: such a text holds every character that it can bring into a row."""
-    texts = [pa.record_batch({column: [text]}) for column, text in operations.expressions]
-    return [*(part.chunk.content for part in (operations.key_rows, operations.value_rows) if part is not None), *texts]

@@ -26,10 +26,11 @@ _INTEGERS: dict[pa.DataType, Any] = {pa.int8(): np.int8, pa.int16(): np.int16, p
 
 
 class RowEncoder:
-    """Checks and encodes the rows of one table."""
+    """Checks and encodes the rows of one table; `check` refuses values that fit its columns and that its store could never hold."""
 
-    def __init__(self, table: TableSchema) -> None:
+    def __init__(self, table: TableSchema, check: Callable[[TableSchema, pa.RecordBatch], None] | None = None) -> None:
         self.table = table
+        self._check = check
         self._columns = table.columns
         self._names = tuple(table.columns.names)
         self._width = len(self._names)
@@ -98,7 +99,7 @@ class RowEncoder:
         columns = [
             self._cast(field, given.column(found[field.name.lower()]) if field.name.lower() in found else None, given.num_rows) for field in self._columns
         ]
-        return [Chunk(batch) for batch in pa.Table.from_arrays(columns, schema=self._columns).to_batches() if batch.num_rows]
+        return [Chunk(self._storable(batch)) for batch in pa.Table.from_arrays(columns, schema=self._columns).to_batches() if batch.num_rows]
 
     def _cast(self, field: pa.Field, column: pa.ChunkedArray | None, rows: int) -> pa.ChunkedArray:
         if column is None:
@@ -134,7 +135,12 @@ class RowEncoder:
     def _encode_columns(self, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
         by_column: Iterable[Sequence[Any]] = zip(*rows, strict=True) if rows else [()] * self._width
         arrays = [self._encode_column(field, values) for field, values in zip(self._columns, by_column, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._columns)
+        return self._storable(pa.RecordBatch.from_arrays(arrays, schema=self._columns))
+
+    def _storable(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        if self._check is not None:
+            self._check(self.table, rows)
+        return rows
 
     def _encode_column(self, field: pa.Field, values: Sequence[Any]) -> pa.Array:
         try:
@@ -213,11 +219,16 @@ def _value_check(field: pa.Field, *, partition: bool) -> Callable[[Any], bool] |
     if kind == pa.string():
         shortest, longest = int(partition), text_length_max(field)
         if shortest or longest is not None:
-            return lambda value: value.isascii() and shortest <= len(value) <= (len(value) if longest is None else longest)
-        return str.isascii  # other text may hold lone surrogates, which are no UTF-8
+            return lambda value: _is_plain(value) and shortest <= len(value) <= (len(value) if longest is None else longest)
+        return _is_plain
     if pa.types.is_timestamp(kind):
         return lambda value: value.tzinfo is None
     return None
+
+
+def _is_plain(text: str) -> bool:
+    """Tell text that fits everywhere: other may hold lone surrogates, which are no UTF-8, and U+0000 is not for every store."""
+    return text.isascii() and "\0" not in text
 
 
 def _infinities(column: pa.ChunkedArray) -> int:
