@@ -24,6 +24,7 @@ from righttime.errors.flows import (
     RowExists,
     StreamExists,
     StreamTime,
+    UnknownLetter,
     UnknownStream,
 )
 from righttime.queues import streams as streams_module
@@ -42,7 +43,7 @@ DDL = "id INT, qty INT, name STRING"
 @pytest.fixture
 def streams(tmp_path: Path) -> Iterator[Streams]:
     numbers = count(10, 10)
-    opened = Streams(tmp_path / "streams", settings=load_settings(), issue=lambda names, given: next(numbers) if given is None else given, now_us=lambda: 2**60)
+    opened = Streams(tmp_path / "streams", settings=load_settings(), issue=lambda names, given: next(numbers) if given is None else given, now_us=lambda: 2**50)
     yield opened
     opened.close()
 
@@ -228,13 +229,37 @@ def test_dead_letters_are_replayed_when_they_fit(streams: Streams) -> None:
     assert line.dead_letters().column("transaction").to_pylist() == ["early", "early"]
     line.insert([{"id": 1, "qty": 2}])
     replayed = line.replay()
-    assert (replayed.rows, replayed.rejected) == (2, 0)
+    assert (replayed.rows, replayed.rejected) == (2, 1), "what fails again is told"
     assert line.dead_letters().column("number").to_pylist() == [2]
     assert brief(streams)[1:] == [("update_preimage", 1, 2, None, -1, 10, 0), ("update_postimage", 1, 3, None, 1, 20, 1)]
-    assert line.replay([2, 99]).rows == 0
+    again = line.replay([2])
+    assert (again.rows, again.rejected, dict(again.numbers)) == (0, 1, {})
     assert (line.discard(), line.dead_letters().num_rows) == (1, 0)
     line.append([{"id": 3, "_change_type": "delete"}])
     assert line.dead_letters().column("number").to_pylist() == [3]
+
+
+@pytest.mark.parametrize("call", ["replay", "discard"])
+def test_a_letter_that_is_not_there_is_refused(streams: Streams, call: str) -> None:
+    """Nothing is done to the others: a number that was mistyped meant another letter."""
+    line = stream(streams, on_bad="dead_letter")
+    line.delete([{"id": 1}, {"id": 2}])
+    with pytest.raises(UnknownLetter, match=r"no dead letter 98, 99\.") as caught:
+        getattr(line, call)([1, 99, 98])
+    assert caught.value.code == "stream.letter_unknown"
+    assert line.dead_letters().column("number").to_pylist() == [1, 2]
+    assert line.discard([2, 2]) == 1
+
+
+def test_a_letter_says_when_it_came(tmp_path: Path) -> None:
+    """It is the commit time of the source, where that gives one."""
+    streams = Streams(tmp_path, settings=load_settings(), issue=lambda names, given: given or 10, now_us=lambda: 77)
+    for times in ("warehouse", "source"):
+        streams.create(times, DDL, keys=["id"], times=times, on_bad="dead_letter")
+    Stream(streams, "warehouse").delete([{"id": 1}])
+    Stream(streams, "source").delete([{"id": 1}], time=50)
+    assert [streams.dead_letters(name).column("time").cast(pa.int64()).to_pylist() for name in ("warehouse", "source")] == [[77], [50]]
+    streams.close()
 
 
 def test_a_change_at_fault_does_not_carry_others_with_it(streams: Streams) -> None:
@@ -477,6 +502,26 @@ def test_declarations_are_checked(streams: Streams) -> None:
     with pytest.raises(UnknownStream, match="known streams: line"):
         streams.append({"lines": []})
     assert streams.names() == ["line"]
+
+
+@pytest.mark.parametrize("on_bad", ["error", "dead_letter"])
+@pytest.mark.parametrize("given", [{"id": 1, "qty": 2}, "rows", b"rows", 7, None, {1, 2}])
+def test_what_are_no_rows_is_refused_by_every_call(streams: Streams, on_bad: str, given: Any) -> None:
+    """A call that is written wrongly is no bad change of a source: it leaves no dead letters."""
+    line = stream(streams, on_bad=on_bad)
+    calls: list[Callable[[Any], Appended]] = [line.append, line.insert, line.update, line.delete, lambda rows: streams.append({"line": rows})]
+    for call in calls:
+        with pytest.raises(BadStream, match="not rows; give a list of rows, or an Arrow table"):
+            call(given)
+    assert line.dead_letters().num_rows == 0
+
+
+def test_rows_may_come_one_by_one(streams: Streams) -> None:
+    """Each call takes a generator as it takes a list."""
+    line = stream(streams)
+    line.insert({"id": number, "qty": 1, "name": "x"} for number in (1, 2))
+    assert line.update({"id": number, "qty": 2, "name": "x"} for number in (1, 2)).rows == 4
+    assert line.delete({"id": number} for number in (1, 2)).rows == 2
 
 
 def test_what_is_no_row_is_named_by_every_call(streams: Streams) -> None:

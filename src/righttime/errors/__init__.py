@@ -52,6 +52,7 @@
     │       ├── StreamExists     stream.exists
     │       ├── StreamTime       stream.time
     │       ├── DeadLettersFull  stream.dead_letters_full
+    │       ├── UnknownLetter    stream.letter_unknown
     │       └── ChangeRefused    change.refused
     │           ├── KeyMissing   change.key_missing
     │           ├── RowExists    change.row_exists
@@ -153,6 +154,7 @@ from righttime.errors.flows import (
     TooManyDeadLetters,
     TypeClash,
     UnknownInFlow,
+    UnknownLetter,
     UnknownStream,
 )
 from righttime.errors.groups import CommitError, ContractError, InputError, ReceiptError, RightTimeError, ServiceError, WarehouseError
@@ -321,6 +323,7 @@ __all__ = [
     "TypeClash",
     "UnknownColumn",
     "UnknownInFlow",
+    "UnknownLetter",
     "UnknownStream",
     "UnknownTable",
     "VersionGone",

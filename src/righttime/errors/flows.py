@@ -148,6 +148,12 @@ class DeadLettersFull(StreamError):
     code = "stream.dead_letters_full"
 
 
+class UnknownLetter(StreamError):
+    """Stream {stream!r} has no dead letter {numbers}. Choose from dead_letters(), where those that were replayed or discarded are gone; nothing was changed."""
+
+    code = "stream.letter_unknown"
+
+
 class ChangeRefused(StreamError):
     """Stream {stream!r}, row {row}: {reason}. Correct the change; nothing of this append was taken."""
 

@@ -6,7 +6,7 @@ Promise: pure; a `StreamSchema` from here can be stored by Arrow, Parquet and Sp
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -99,9 +99,21 @@ def declare_stream(
     return StreamSchema(checked.name, checked.columns, checked.keys, times, on_bad, tolerance_us, comment, table)
 
 
+def rows_given(stream: str, given: Any) -> Any:
+    """Return an Arrow table as it is, and other rows as a list; raise `BadStream` for what are no rows.
+
+    A mapping, a text or a data frame would be taken apart into its keys, and each of them into a dead letter.
+    """
+    if isinstance(given, pa.Table | pa.RecordBatch):
+        return given
+    if not isinstance(given, Sequence | Iterator | ValuesView) or isinstance(given, str | bytes | bytearray):
+        raise BadStream(stream=stream, reason=f"a {type(given).__name__} was given, which is not rows; give a list of rows, or an Arrow table")
+    return list(given)
+
+
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What an append did: the commit's number in each stream it changed, its time, rows stored, and changes that became dead letters.
+    """What an append did: the commit's number in each stream it changed, its time, rows stored, and changes that became dead letters, or stay some.
 
     An append that changes nothing makes no commit: it has no numbers, and its time is 0.
     """

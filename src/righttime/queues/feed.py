@@ -30,13 +30,14 @@ log = get_log("queues")
 
 @dataclass(slots=True)
 class Work:
-    """What an append does to one stream: its changes, what they do, and which dead letters come or go. For one that is `quiet` it is a heartbeat."""
+    """What an append does to one stream: its changes, what they do, and which dead letters come, go or stay. For one that is `quiet` it is a heartbeat."""
 
     stream: OpenStream
     given: Given
     plan: Plan
     letters: list[Letter] = field(default_factory=list)
     resolved: list[int] = field(default_factory=list)
+    unresolved: int = 0
     quiet: bool = False
 
 

@@ -76,7 +76,7 @@ class Source:
     def __init__(self, changes: ChangesIn) -> None:
         if isinstance(changes, pa.RecordBatch):
             changes = pa.Table.from_batches([changes])
-        self.content: pa.Table | Sequence[Mapping[str, Any]] = changes if isinstance(changes, pa.Table) else list(changes)
+        self.content: pa.Table | Sequence[Mapping[str, Any]] = changes
 
     def __len__(self) -> int:
         return self.content.num_rows if isinstance(self.content, pa.Table) else len(self.content)

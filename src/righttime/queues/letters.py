@@ -21,7 +21,7 @@ from righttime.queues.intake import Given
 COLUMNS = pa.schema(
     [
         pa.field("number", pa.int64(), nullable=False),
-        pa.field("time", TIMESTAMP),
+        pa.field("time", TIMESTAMP),  # null in letters of older versions whose source gave none
         pa.field("transaction", pa.string()),
         pa.field("code", pa.string(), nullable=False),
         pa.field("reason", pa.string(), nullable=False),
@@ -58,7 +58,8 @@ class DeadLetters:
         return [self._letters[number] for number in wanted]
 
     def table(self) -> pa.Table:
-        """Return all letters; `change` is JSON: the row or both images of it, with the change type."""
+        """Return all letters; `time` is the source's commit time, or when the letter came if it gave none; `change` is JSON: the row or both images of it,
+        with the change type."""
         return pa.Table.from_pylist(self.chosen(None), COLUMNS)
 
     def state(self) -> dict[str, Any]:
@@ -72,7 +73,7 @@ class DeadLetters:
         self.last_number = state["last_number"]
 
 
-def letters_of(given: Given, *, first_number: int, time_us: int | None, transaction: str | None) -> list[Letter]:
+def letters_of(given: Given, *, first_number: int, time_us: int, transaction: str | None) -> list[Letter]:
     """Return a letter for each change at fault."""
     by_unit: dict[int, int] = {}
     for row in sorted(given.faults):

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from righttime.errors.flows import ColumnsChanged, StreamTime
-from righttime.queues.declared import Appended, ChangesIn, StreamCommit, StreamSchema
+from righttime.queues.declared import Appended, ChangesIn, StreamCommit, StreamSchema, rows_given
 from righttime.queues.streams import Streams
 
 Moment = datetime | int
@@ -62,10 +62,11 @@ class Stream:
 
     def insert(self, rows: ChangesIn, *, transaction: str | None = None, time: Moment | None = None) -> Appended:
         """Append new rows."""
-        return self.append(_typed(rows, "insert"), transaction=transaction, time=time)
+        return self.append(_typed(rows_given(self.name, rows), "insert"), transaction=transaction, time=time)
 
     def update(self, rows: ChangesIn | Sequence[Pair], *, transaction: str | None = None, time: Moment | None = None) -> Appended:
         """Append updates: the rows as they are afterwards, found by their keys, or pairs of a row before and after."""
+        rows = rows_given(self.name, rows)
         self._refuse_partial(rows)
         return self.append(_updates(rows), transaction=transaction, time=time)
 
@@ -81,7 +82,7 @@ class Stream:
 
     def delete(self, rows: ChangesIn, *, transaction: str | None = None, time: Moment | None = None) -> Appended:
         """Append deletes: whole rows, or their keys only."""
-        return self.append(_typed(rows, "delete"), transaction=transaction, time=time)
+        return self.append(_typed(rows_given(self.name, rows), "delete"), transaction=transaction, time=time)
 
     def heartbeat(self, time: Moment) -> None:
         """Say that nothing at or before a time will come any more; for a stream with times="source"."""
@@ -90,15 +91,15 @@ class Stream:
         self._streams.heartbeat(self.name, time_us)
 
     def dead_letters(self) -> pa.Table:
-        """Return the changes that could not be taken, with number, code and reason."""
+        """Return the changes that could not be taken, with number, code and reason, and the source's commit time, or when they came if it gave none."""
         return self._streams.dead_letters(self.name)
 
     def replay(self, numbers: Iterable[int] | None = None, *, time: Moment | None = None) -> Appended:
-        """Append dead letters again, all or some, as one commit; what fails again stays a dead letter."""
+        """Append dead letters again, all or some, as one commit; what fails again stays a dead letter, and is counted as `rejected`. Raises `UnknownLetter`."""
         return self._streams.replay(self.name, numbers, time_us=moment_us(time, stream=self.name))
 
     def discard(self, numbers: Iterable[int] | None = None) -> int:
-        """Forget dead letters, all or some; return how many."""
+        """Forget dead letters, all or some; return how many. Raises `UnknownLetter`."""
         return self._streams.discard(self.name, numbers)
 
 

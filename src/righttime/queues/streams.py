@@ -15,14 +15,14 @@ import pyarrow as pa
 
 from righttime.changes.durations import Duration
 from righttime.errors import AnswerTooLarge, LogFull, NameTaken, WarehouseClosed
-from righttime.errors.flows import BadStream, StreamExists, StreamTime, UnknownStream
+from righttime.errors.flows import BadStream, StreamExists, StreamTime, UnknownLetter, UnknownStream
 from righttime.queues.commits import share_of
-from righttime.queues.declared import SHOWN_COLUMNS, Appended, ChangesIn, OnBad, StreamCut, StreamSchema, StreamStatus, Times, declare_stream
+from righttime.queues.declared import SHOWN_COLUMNS, Appended, ChangesIn, OnBad, StreamCut, StreamSchema, StreamStatus, Times, declare_stream, rows_given
 from righttime.queues.feed import Feed, Work
 from righttime.queues.history import History, Part
 from righttime.queues.index import Numbers
 from righttime.queues.intake import Given, take_in
-from righttime.queues.letters import from_text, letters_of
+from righttime.queues.letters import Letter, from_text, letters_of
 from righttime.queues.open_stream import OpenStream
 from righttime.queues.segments import Segment, SegmentCache
 from righttime.settings import Settings
@@ -116,17 +116,17 @@ class Streams:
                 raise BadStream(stream=name, reason=f"it has the changes of table {table!r}; change the table")
         if transaction is not None and not _is_text(transaction):
             raise BadStream(stream=", ".join(changes), reason=f"{transaction!r} as the name of a transaction is no text")
-        givens = [self._given(name, one) for name, one in changes.items()]
+        givens = [self._given(name, rows_given(name, one)) for name, one in changes.items()]
         return self._take(lambda: [self._work(given, transaction, time_us) for given in givens], transaction=transaction, time_us=time_us)
 
     def replay(self, name: str, numbers: Iterable[int] | None = None, *, time_us: int | None = None) -> Appended:
-        """Append dead letters again, all or some; what fails again stays a dead letter."""
+        """Append dead letters again, all or some; what fails again stays a dead letter, and is counted as rejected."""
         wanted = None if numbers is None else set(numbers)
         return self._take(lambda: [self._replayed(name, wanted, time_us)], transaction=None, time_us=time_us)
 
     def _replayed(self, name: str, numbers: Iterable[int] | None, time_us: int | None) -> Work:
         """Choose letters and judge them; the caller has the feed lock, so that nobody else takes or discards them meanwhile."""
-        letters = self._stream(name).letters.chosen(numbers)
+        letters = self._letters(name, numbers)
         images = [from_text(letter["change"]) for letter in letters]
         # Letters are changes of their own, whatever lies beside them.
         units = np.repeat(np.arange(len(images)), [len(change) for change in images])
@@ -134,14 +134,23 @@ class Streams:
         work = self._judged(given, time_us, letters_more=len(letters))
         resolved = [letter["number"] for letter, change in zip(letters, images, strict=True) for _ in change]
         work.resolved = sorted({number for number, taken in zip(resolved, given.sound(), strict=True) if taken})
+        work.unresolved = len(letters) - len(work.resolved)
         return work
+
+    def _letters(self, name: str, numbers: Iterable[int] | None) -> list[Letter]:
+        letters = self._stream(name).letters
+        wanted = None if numbers is None else set(numbers)
+        found = letters.chosen(wanted)
+        if wanted is not None and (unknown := wanted - {letter["number"] for letter in found}):
+            raise UnknownLetter(stream=self.schema(name).name, numbers=", ".join(map(str, sorted(unknown, key=str))))
+        return found
 
     def discard(self, name: str, numbers: Iterable[int] | None = None) -> int:
         """Forget dead letters, all or some; return how many."""
         with self._feed.lock:
             self._check_open()
             stream = self._stream(name)
-            gone = [letter["number"] for letter in stream.letters.chosen(numbers)]
+            gone = [letter["number"] for letter in self._letters(name, numbers)]
             if gone:
                 given = self._given(name, [])
                 plan = stream.plan(given, time_us=None, letters_max=self._settings.stream_dead_letters_max)
@@ -177,7 +186,8 @@ class Streams:
 
     def _work(self, given: Given, transaction: str | None, time_us: int | None) -> Work:
         work = self._judged(given, time_us)
-        work.letters = letters_of(given, first_number=work.stream.letters.last_number + 1, time_us=time_us, transaction=transaction)
+        came_us = self._now_us() if time_us is None else time_us
+        work.letters = letters_of(given, first_number=work.stream.letters.last_number + 1, time_us=came_us, transaction=transaction)
         return work
 
     def _judged(self, given: Given, time_us: int | None, *, letters_more: int = 0) -> Work:
@@ -199,7 +209,7 @@ class Streams:
 
     def _write(self, works: list[Work], transaction: str | None, time_us: int | None) -> Appended:
         changed = [work for work in works if len(work.plan.ops)]
-        rejected = sum(len(work.letters) for work in works)
+        rejected = sum(len(work.letters) + work.unresolved for work in works)
         if not changed:
             if any(work.letters or work.resolved or work.quiet for work in works):
                 self._feed.write(works, [], time_us=time_us or 0, transaction=transaction)
