@@ -186,6 +186,22 @@ def test_run_brings_tables_up_to_now_each_time(terminal: Terminal, shop: Path) -
     assert re.search(r"sales +\d+ +0 +0 +", third.out), third.out
 
 
+def test_a_receipt_is_shown_with_the_transactions_of_its_sources(terminal: Terminal, shop: Path) -> None:
+    """What the JSON says of the streams of a flow stands in the text, too."""
+    assert terminal("run", "-p", shop).code == 0
+    with rt.open(shop / "warehouse", create=False) as wh:
+        wh.stream("item").insert([{"item_id": 77, "title": "pot", "category": "kitchen"}])
+        receipt = wh.sql(TOTALS, freshness="1h").receipt
+
+    shown = terminal("receipt", "show", receipt.receipt_id, "-w", shop).out
+
+    cuts = {cut.stream: cut for cut in receipt.streams}
+    inside = cuts["purchase"].last_inside
+    assert inside is not None and inside.transaction is not None
+    assert re.search(rf"^purchase +sales +{inside.number:,} \({inside.transaction}\) at .* UTC +none known *$", shown, re.MULTILINE), shown
+    assert re.search(r"^item +sales +\d+ at .* UTC +\d+ at .* UTC *$", shown, re.MULTILINE), shown
+
+
 def test_a_flow_that_is_declared_differently_is_built_anew_on_request(terminal: Terminal, shop: Path) -> None:
     """Without `--refresh` it is refused, and the dry run says so before."""
     assert terminal("run", "-p", shop).code == 0

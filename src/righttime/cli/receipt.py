@@ -18,7 +18,7 @@ from righttime.cli.console import moment, out, plain, plain_table, seconds, stal
 from righttime.cli.options import AsJson, WarehousePath, reader
 from righttime.client import Warehouse
 from righttime.errors import ReceiptForged
-from righttime.ledger.receipts import Receipt, Verification
+from righttime.ledger.receipts import Receipt, StreamCommit, Verification
 
 METHODS = {"rerun": "the query was run again at the same state", "ledger": "the cut was compared with the ledger"}
 
@@ -83,12 +83,25 @@ def _print_receipt(receipt: Receipt) -> None:
     for cut in receipt.cut:
         sources.add_row(plain(cut.source), _commit(cut.last_inside), "none known" if cut.first_outside is None else _commit(cut.first_outside))
     console.print(sources)
+    if receipt.streams:
+        streams = plain_table("stream", "flow", "last commit inside", "first commit outside", title="\nCut of streams")
+        for stream in receipt.streams:
+            inside, outside = _stream_commit(stream.last_inside, "none"), _stream_commit(stream.first_outside, "none known")
+            streams.add_row(plain(stream.stream), plain(stream.flow), inside, outside)
+        console.print(streams)
     tables = plain_table(
         "table", "rows from memory", "rows from the warehouse", "version", title="\nTables", right=("rows from memory", "rows from the warehouse", "version")
     )
     for table in receipt.tables:
         tables.add_row(plain(table.name), f"{table.rows_hot:,}", f"{table.rows_stored:,}", str(table.version))
     console.print(tables)
+
+
+def _stream_commit(commit: StreamCommit | None, none: str) -> str:
+    if commit is None:
+        return none
+    transaction = "" if commit.transaction is None else f" ({plain(commit.transaction)})"
+    return f"{commit.number:,}{transaction} at {moment(commit.time_us)}"
 
 
 def _commit(commit: Commit) -> str:
