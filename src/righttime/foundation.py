@@ -40,7 +40,7 @@ OpenQueries = Callable[[Snapshots, Consumer, Mapping[str, TableSchema], Mapping[
 class Foundation:
     """`name` is how users know it, without secrets; `folder` keeps what is local. A reader has no `trace`, and opens a log for each state it reads.
 
-    `adopt_table` takes over a table that the database has already: its declaration, version and rows.
+    `table_schema` is where a database has the tables; `adopt_table` takes over one that it has already: its declaration, version and rows.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Foundation:
     store: Store
     wal: Log
     trace: CommitTrace | None
+    table_schema: str | None
     hold: HoldTables
     check_storable: Callable[[TableSchema, pa.RecordBatch], None]
     adopt_table: Callable[[str], tuple[TableSchema, int, int]] | None
@@ -81,6 +82,7 @@ def _on_disk(folder: Path, *, settings: Settings, clock: Clock, create: bool, re
         store=store,
         wal=wal,
         trace=trace,
+        table_schema=None,
         hold=lambda tables, versions: files,
         check_storable=anything_goes,
         adopt_table=None,
@@ -111,6 +113,7 @@ def _in_postgres(url: str, *, settings: Settings, clock: Clock, create: bool, re
         store=parts.store,
         wal=parts.wal,
         trace=parts.trace,
+        table_schema=parts.address.tables,
         hold=hold,
         check_storable=check_storable,
         adopt_table=parts.store.adopt_table,

@@ -270,15 +270,22 @@ def acquire_engine(target: Target, *, settings: Settings, clock: Clock | None = 
     """Return the engine of a warehouse, opening it for the first handle; give it back with `release_engine`."""
     with _engines_lock:
         known = _engines.get(target)
-        if known is not None and settings != known[0].settings:
-            changed = next(name for name, value in settings if value != getattr(known[0].settings, name))
-            raise BadSetting(name=changed, reason=f"{known[0].name} is open in this process with other settings")
+        if known is not None:
+            _refuse_other_settings(known[0], settings)
         if known is None:
             time = clock or SystemClock()
             known = Engine(open_foundation(target, settings=settings, clock=time, create=create), settings=settings, clock=time), 0
         engine, handles = known
         _engines[target] = (engine, handles + 1)
         return engine
+
+
+def _refuse_other_settings(engine: Engine, settings: Settings) -> None:
+    for name, value in settings:
+        # A warehouse remembers its schema, so it is the same one whether it was named or not.
+        same = name == "table_schema" and value in (None, engine.foundation.table_schema)
+        if not same and value != getattr(engine.settings, name):
+            raise BadSetting(name=name, reason=f"{engine.name} is open in this process with other settings")
 
 
 def release_engine(engine: Engine) -> None:

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pyarrow as pa
 import pytest
 
 import righttime as rt
-from righttime.errors import LeaseExpired, RightTimeError, SchemaChanged, TooManySnapshots, WarehouseDamaged, WrongType
+from righttime.errors import BadSetting, LeaseExpired, RightTimeError, SchemaChanged, TooManySnapshots, WarehouseDamaged, WrongType
 from righttime.flight.frames import Message
 from righttime.flight.loading_calls import LoadingCalls
 from righttime.flight.reading_calls import ReadingCalls
@@ -151,6 +152,21 @@ def test_rows_of_a_snapshot_that_went_while_they_were_sent_are_told_as_that(url:
             list(batches)
         with suppress(LeaseExpired):
             calls.held.release("s" * 32)
+
+
+@pytest.mark.parametrize(("first", "later"), [({"schema": "sales"}, {}), ({}, {"schema": "sales"})])
+def test_a_handle_without_schema_means_the_remembered_one(url: str, tmp_path: Path, first: dict[str, Any], later: dict[str, Any]) -> None:
+    """In one process as well, whoever names it; another schema is refused, and so is any other setting."""
+    rt.open(url, state_dir=tmp_path, schema="sales").close()
+    with rt.open(url, state_dir=tmp_path, **first) as warehouse:
+        warehouse.create_table("sale", "sku INT")
+        with rt.open(url, state_dir=tmp_path, **later) as again, rt.connect(url, state_dir=tmp_path, **later) as connection:
+            assert again.tables() == ["sale"]
+            assert connection.cursor().execute("SELECT * FROM sale").fetchall() == []
+        with pytest.raises(BadSetting, match="table_schema"):
+            rt.open(url, state_dir=tmp_path, schema="other")
+        with pytest.raises(BadSetting, match="queries_max"):
+            rt.open(url, state_dir=tmp_path, queries_max=3, **later)
 
 
 def test_a_restarted_server_costs_no_committed_row(tmp_path: Path) -> None:
