@@ -135,6 +135,7 @@ class Engine:
             own_query=self.consumer.sql,
             producers_changed=self._write_roster,
             check_storable=self.foundation.check_storable,
+            check_writable=lambda table: self.catalyst.refuse_maintained(None, [table]),
         )
 
     def _wire_flows(self) -> None:

@@ -4,7 +4,7 @@ AT ids are those of the sheet on on-demand ETL. Times are a test's; nobody sleep
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, Literal
 import pytest
 
 import righttime as rt
+from righttime.catalyst.producer import Producer
 from righttime.errors import AsOfUnavailable, FreshnessUnavailable
 from righttime.errors.flows import BadStream, FlowFailed, TableMaintained
 from righttime.flows import runner
@@ -317,13 +318,31 @@ def test_a_cut_inside_a_job_is_refused(stage: Stage) -> None:
 
 
 def test_nobody_else_writes_into_a_target(stage: Stage) -> None:
-    """A target is what its flow makes of its streams."""
-    stage.run()
+    """A target is what its flow makes of its streams. Rows that a producer took before it became one are refused at commit."""
     with stage.wh.producer() as load:
         load.insert("t", {"k": 1, "v": 1})
+        stage.run()
         with pytest.raises(TableMaintained):
             load.commit()
         load.rollback()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda load: load.insert("T", {"k": 1, "v": 1}),
+        lambda load: load.insert_many("t", [(1, 1)]),
+        lambda load: load.update("t", {"v": 2}, {"k": 1}),
+        lambda load: load.delete_many("t", [(1,)]),
+    ],
+)
+def test_a_call_that_would_write_into_a_target_is_refused_at_once(stage: Stage, call: Callable[[Producer], None]) -> None:
+    """Whoever is told at commit has to find the call again; the rest of the transaction stays as it was."""
+    stage.run()
+    with stage.wh.producer() as load:
+        with pytest.raises(TableMaintained, match="maintained by flow"):
+            call(load)
+        assert not load.in_transaction
 
 
 def test_a_flow_that_stopped_is_never_taken_for_fresh(stage: Stage) -> None:

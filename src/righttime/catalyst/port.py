@@ -94,11 +94,15 @@ def anything_goes(table: TableSchema, rows: pa.RecordBatch) -> None:
     """Refuse nothing: a Delta table holds whatever its columns do."""
 
 
+def known_at_commit(table: str) -> None:
+    """Refuse nothing: what flows keep is known where the catalyst is, which refuses it when it is committed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Port:
     """What a producer works with; put together by the service, or by the client of one.
 
-    `check_storable` refuses values that fit the table and that its store could never hold.
+    `check_storable` refuses values that fit the table and that its store could never hold, `check_writable` tables that a flow keeps.
     """
 
     schemas: Mapping[str, TableSchema]
@@ -111,6 +115,7 @@ class Port:
     own_query: Callable[..., Any]
     producers_changed: Callable[[], None]
     check_storable: CheckStorable = anything_goes
+    check_writable: Callable[[str], None] = known_at_commit
 
 
 def checked_source(name: object) -> str:

@@ -173,7 +173,7 @@ class ProducerSide(CatalystMemory):
                 count += staged
         return count
 
-    def refuse_maintained(self, link: Link, tables: Iterable[str]) -> None:
+    def refuse_maintained(self, link: Link | None, tables: Iterable[str]) -> None:
         """Refuse rows for a table that a flow maintains: it is what the flow makes of its streams, and nothing else."""
         for table in tables:
             flow = self.maintained.get(table)

@@ -92,6 +92,7 @@ class OpenTransaction:
     def _buffer(self, table: str) -> Buffer:
         if self._closed:
             raise ProducerClosed(source=self.source)
+        self._with.check_writable(str(table).lower())
         return self._buffers.get(table) or self._open_buffer(table)
 
     def _open_buffer(self, table: str) -> Buffer:
