@@ -1,10 +1,11 @@
 """The status of an open warehouse, as values.
 
 In: an engine.
-Out: per table what is hot and stored, per producer what is unflushed, per flow what waits, and how full each bound is.
+Out: per table what is hot and stored, per producer what is unflushed, per flow what waits, per stream what came, and how full each bound is.
 Promise: reads memory, and for a reader the files of streams; starts no Spark and waits for nobody.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from righttime.catalyst.table import MemoryTable
 from righttime.changes.position import START
 from righttime.flows.catalogue import Catalogue
 from righttime.flows.jobs import FlowStatus
-from righttime.queues.peek import peek
+from righttime.queues.peek import Peeked, peek
 from righttime.reading import Parts
 from righttime.roster import read_roster
 from righttime.service import Engine
@@ -48,6 +49,17 @@ class ProducerStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamSummary:
+    """One stream; `watermark_us` is up to when its source has delivered, 0 if it has nothing, None if the warehouse gives the times: it is always complete."""
+
+    name: str
+    changes: int
+    last_commit_us: int | None
+    watermark_us: int | None
+    dead_letters: int
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """One moment of a warehouse; `writer` is another process that has it open for writing."""
 
@@ -65,12 +77,17 @@ class Status:
     commits_lost: int
     writer: int | None = None
     flows: tuple[FlowStatus, ...] = ()
+    streams: tuple[StreamSummary, ...] = ()
 
 
 def status_of(parts: Engine | Parts, *, name: str, folder: Path, settings: Settings) -> Status:
     """Read the status of a writer's engine or of a reader's parts."""
     catalyst = parts.catalyst
-    flows = tuple(parts.flows.status()) if isinstance(parts, Engine) else _flows_elsewhere(parts, folder)
+    if isinstance(parts, Engine):
+        flows, streams = tuple(parts.flows.status()), _streams(parts)
+    else:
+        peeked = peek(folder / "streams")
+        flows, streams = _flows_elsewhere(parts, folder, peeked), _streams_elsewhere(peeked)
     losses = [loss for loss in parts.ledger.losses() if not loss.made_again]
     with catalyst.lock:
         now_us = catalyst.authority.read_us()
@@ -89,6 +106,7 @@ def status_of(parts: Engine | Parts, *, name: str, folder: Path, settings: Setti
             commits_lost=sum(loss.last - loss.first + 1 for loss in losses),
             writer=None if isinstance(parts, Engine) else parts.ledger.living_writer(),
             flows=flows,
+            streams=streams,
         )
 
 
@@ -114,13 +132,23 @@ def _elsewhere(parts: Engine | Parts, folder: Path) -> tuple[ProducerStatus, ...
     )
 
 
-def _flows_elsewhere(parts: Parts, folder: Path) -> tuple[FlowStatus, ...]:
+def _streams(engine: Engine) -> tuple[StreamSummary, ...]:
+    streams = engine.flows.feed.streams
+    return tuple(
+        StreamSummary(one.name, one.rows, None if one.last is None else one.last.time_us, streams.watermark_us(one.name), one.dead_letters)
+        for one in streams.status()
+    )
+
+
+def _streams_elsewhere(peeked: Mapping[str, Peeked]) -> tuple[StreamSummary, ...]:
+    return tuple(StreamSummary(name, one.rows, one.last_us or None, one.complete_us, len(one.letters)) for name, one in sorted(peeked.items()))
+
+
+def _flows_elsewhere(parts: Parts, folder: Path, streams: Mapping[str, Peeked]) -> tuple[FlowStatus, ...]:
     """Return the flows as far as files tell: their last durable job, and what their streams have since. Its jobs are known to the one who runs it."""
-    entries = list(Catalogue(folder / "flows").entries())
-    streams = peek(folder / "streams") if entries else {}
     now_us = parts.catalyst.authority.read_us()
     found = []
-    for entry in entries:
+    for entry in Catalogue(folder / "flows").entries():
         last = parts.catalyst.head.source(entry.source).last
         generation, horizon_us = entry.generation(last.number), last.time_us
         read = [streams[name] for name in generation.streams if name in streams]

@@ -1,10 +1,13 @@
 """Looking at streams without opening them: the same as their owner sees, while the owner goes on."""
 
+import re
 from itertools import count
 from pathlib import Path
 
 import pytest
 
+import righttime as rt
+from righttime.cli.status import status
 from righttime.queues.peek import peek
 from righttime.queues.streams import Streams
 from righttime.settings import load_settings
@@ -43,3 +46,31 @@ def test_a_look_sees_what_was_appended(tmp_path: Path, segment_rows: int) -> Non
 def test_a_look_at_no_streams_sees_none(tmp_path: Path) -> None:
     """A warehouse without streams, or one that does not exist."""
     assert peek(tmp_path / "streams") == {}
+
+
+def test_a_status_names_the_streams(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their changes, their last commit, how far a source has delivered, and dead letters; a reader finds in files what the writer knows."""
+    with rt.open(tmp_path) as wh:
+        assert wh.status().streams == ()
+        line = wh.create_stream("line", "id INT", keys=["id"], on_bad="dead_letter")
+        line.insert([{"id": 1}, {"id": 2}])
+        line.delete([{"id": 7}, {"id": 8}])
+        line.discard([1])
+        late = wh.create_stream("late", "id INT", times="source")
+        wh.create_stream("silent", "id INT", times="source")
+        late.heartbeat(1_700_000_000_000_000)
+        last = line.last
+        assert last is not None
+        found = wh.status().streams
+        assert [(one.name, one.changes, one.last_commit_us, one.watermark_us, one.dead_letters) for one in found] == [
+            ("late", 0, None, 1_700_000_000_000_000, 0),
+            ("line", 2, last.time_us, None, 1),
+            ("silent", 0, None, 0, 0),
+        ]
+        with rt.open(tmp_path, read_only=True) as reader:
+            assert reader.status().streams == found
+
+    status(str(tmp_path))
+    shown = capsys.readouterr().out
+    assert re.search(r"^late +0 +- +2023-11-14 22:13:20.000 +0 *$", shown, re.MULTILINE), shown
+    assert re.search(r"^line +2 +20\S+ \S+ +always complete +1 *$", shown, re.MULTILINE), shown

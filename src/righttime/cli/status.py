@@ -21,7 +21,7 @@ from righttime.status import Status
 
 
 def status(warehouse: WarehousePath = ".", as_json: AsJson = False) -> None:
-    """Show tables, rows in memory and stored, lag, bounds used, producers, flows with their last jobs, and losses."""
+    """Show tables, rows in memory and stored, lag, bounds used, producers, flows with their last jobs, streams, and losses."""
     with reader(warehouse) as wh:
         found, losses = wh.status(), wh.losses()
     if as_json:
@@ -52,6 +52,8 @@ def _parts(found: Status, losses: list[Loss], *, narrow: bool) -> list[Renderabl
         parts += ["", flows_of(found.flows, elsewhere=found.writer is not None, narrow=narrow)]
         for flow in found.flows:
             parts += ["", *jobs_of(flow, narrow=narrow)] if flow.jobs else []
+    if found.streams:
+        parts += ["", _streams(found)]
     if losses:
         parts += ["", _losses(losses)]
     return parts
@@ -87,6 +89,15 @@ def _bounds(found: Status) -> Table:
                 f"spill of {plain(table.name)}", size(table.bytes_spilled), size(found.spill_bytes_max), share(table.bytes_spilled, found.spill_bytes_max)
             )
     shown.add_row("write-ahead log", size(found.log_bytes), size(found.log_bytes_max), share(found.log_bytes, found.log_bytes_max))
+    return shown
+
+
+def _streams(found: Status) -> Table:
+    numbers = ("changes", "dead letters")
+    shown = plain_table("stream", "changes", "last commit", "delivered up to", "dead letters", title="Streams", right=numbers)
+    for stream in found.streams:
+        delivered = "always complete" if stream.watermark_us is None else moment(stream.watermark_us)[:23]
+        shown.add_row(plain(stream.name), f"{stream.changes:,}", moment(stream.last_commit_us or 0)[:23], delivered, f"{stream.dead_letters:,}")
     return shown
 
 

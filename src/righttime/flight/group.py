@@ -180,6 +180,7 @@ class GroupWarehouse(ServiceHandle):
             tables=tuple(sorted((table for status in found for table in status.tables), key=lambda table: table.name)),
             producers=tuple(producers),
             flows=tuple(sorted((flow for status in found for flow in status.flows), key=lambda flow: flow.name)),
+            streams=tuple(sorted((stream for status in found for stream in status.streams), key=lambda stream: stream.name)),
             **{name: sum(getattr(status, name) for status in found) for name in added},
             **{name: min(getattr(status, name) for status in found) for name in per_table},
         )

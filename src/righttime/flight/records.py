@@ -17,7 +17,7 @@ from righttime.flows.jobs import FlowStatus, JobReport
 from righttime.ledger.receipts import Verification
 from righttime.ledger.sqlite import Loss
 from righttime.query.contract import Contract
-from righttime.status import ProducerStatus, Status, TableStatus
+from righttime.status import ProducerStatus, Status, StreamSummary, TableStatus
 from righttime.warehouse.store import Collected
 
 
@@ -53,6 +53,7 @@ def status_of_record(record: object) -> Status:
         content["tables"] = tuple(TableStatus(**table) for table in content["tables"])
         content["producers"] = tuple(ProducerStatus(**producer) for producer in content["producers"])
         content["flows"] = tuple(_flow_of(flow) for flow in content["flows"])
+        content["streams"] = tuple(StreamSummary(**stream) for stream in content["streams"])
         return Status(**content)
     except (KeyError, TypeError) as error:
         raise BadMessage(reason="the status cannot be read") from error

@@ -5,8 +5,10 @@ Out: declarations, and the times and sizes of commits.
 Promise: writes and locks nothing. What is reported is durable; what is appended meanwhile may be missing.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,16 +18,18 @@ from righttime.errors import WarehouseDamaged
 from righttime.queues.declared import StreamSchema
 from righttime.queues.feed_log import Record, read_records
 from righttime.queues.history import CommitTimes
+from righttime.queues.letters import DeadLetters
 from righttime.queues.segments import COMMIT_COLUMNS, Commits, commits_of
 
 
 @dataclass(frozen=True, slots=True)
 class Peeked:
-    """One stream: its declaration, its commits, and up to when its source said it is complete."""
+    """One stream: its declaration, its commits, up to when its source said it is complete, and its dead letters."""
 
     schema: StreamSchema
     commits: CommitTimes = field(default_factory=CommitTimes)
     heartbeats: list[int] = field(default_factory=list)
+    letters: DeadLetters = field(default_factory=DeadLetters)
 
     @property
     def rows(self) -> int:
@@ -78,19 +82,29 @@ def _commits(segment: Path) -> Commits:
 def _note(record: Record, found: dict[str, Peeked]) -> None:
     head = record.head
     if head["kind"] == "begin":
-        for name, state in head["streams"].items():
-            if name in found and state["heartbeat_us"] is not None:
-                found[name].heartbeats.append(state["heartbeat_us"])
+        for stream, state in _known(head["streams"], found):
+            stream.heartbeats.extend([] if state["heartbeat_us"] is None else [state["heartbeat_us"]])
+            stream.letters.restore(state["letters"])
     elif head["kind"] == "heartbeat":
-        for name in head["streams"]:
-            if name in found:
-                found[name].heartbeats.append(head["time_us"])
+        for stream, time_us in _known(dict.fromkeys(head["streams"], head["time_us"]), found):
+            stream.heartbeats.append(time_us)
     else:
-        for name in head.get("quiet", ()):
-            if name in found:
-                found[name].heartbeats.append(head["time_us"])
-        for part in head["shares"]:
-            stream = found.get(part["stream"])
-            if stream is not None and part["first_seq"] == stream.rows + 1:
-                last_seq = part["first_seq"] + part["rows"] - 1
-                stream.commits.extend(Commits(np.array([part["number"]]), np.array([head["time_us"]]), np.array([last_seq]), [head["transaction"]]))
+        _note_append(head, found)
+
+
+def _note_append(head: Mapping[str, Any], found: dict[str, Peeked]) -> None:
+    for stream, time_us in _known(dict.fromkeys(head.get("quiet", ()), head["time_us"]), found):
+        stream.heartbeats.append(time_us)
+    for stream, letters in _known(head["letters"], found):
+        stream.letters.add(letters)
+    for stream, numbers in _known(head["resolved"], found):
+        stream.letters.drop(numbers)
+    for stream, part in _known({part["stream"]: part for part in head["shares"]}, found):
+        if part["first_seq"] == stream.rows + 1:
+            last_seq = part["first_seq"] + part["rows"] - 1
+            stream.commits.extend(Commits(np.array([part["number"]]), np.array([head["time_us"]]), np.array([last_seq]), [head["transaction"]]))
+
+
+def _known(values: Mapping[str, Any], found: dict[str, Peeked]) -> Iterator[tuple[Peeked, Any]]:
+    """Return streams with their values; one that was created meanwhile is not known."""
+    return ((found[name], value) for name, value in values.items() if name in found)
