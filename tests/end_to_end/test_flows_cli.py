@@ -141,6 +141,7 @@ def test_a_dry_run_shows_everything_and_makes_nothing(terminal: Terminal, shop: 
         "08_join inner, on purc_id",
         "Into store_sales (`day` DATE NOT NULL, `store` STRING NOT NULL, `item_sk` BIGINT NOT NULL, `qty` BIGINT, `amount` DECIMAL(30,2), `lines` BIGINT)",
         "one row for each day, store, item_sk, will be made",
+        "08_join reads item, line in step with purchase",
         "3 consistency zones",
         "02_history [ordered task]",
         "purchase 30",

@@ -3,7 +3,7 @@
 import pytest
 
 from righttime.pipeline.flow import Flow
-from righttime.pipeline.zones import Operator, Zone, describe_zones, find_zones, operators_of
+from righttime.pipeline.zones import Operator, Zone, describe_in_step, describe_zones, find_zones, operators_of
 
 FIGURE_3_6 = (
     Operator("filter", branch="ΔR"),
@@ -97,6 +97,29 @@ def test_at_30_a_declared_history_is_an_ordered_zone() -> None:
 
     assert zone.mode == "ordered_task"
     assert zone.members == ("03_history: close old version", "03_history: insert new version", "04_as_of: look up version")
+
+
+def test_plain_words_say_what_is_read_in_step() -> None:
+    """Whoever declares a flow knows streams and steps, not operators: the first lines of the dry run are about those."""
+    flow = Flow("sales")
+    items = flow.stream("item").history(keys=["item_id"], key="item_sk")
+    lines = flow.stream("line").join(flow.stream("purchase"), on="purc_id")
+    lines.as_of(items, on="item_id", take=["item_sk"]).into("sale", keys=["line_id"])
+
+    first, *steps = describe_in_step(flow).splitlines()
+
+    assert first == "Read in step, so that an answer has these streams up to one and the same moment:"
+    assert steps == [
+        "  03_join reads line in step with purchase",
+        "  06_as_of reads line, purchase in step with item, each row with the version of its own time",
+    ]
+
+
+def test_a_flow_over_one_stream_keeps_nothing_in_step() -> None:
+    flow = Flow("sales")
+    flow.stream("line").where("qty > 0").into("sale", keys=["line_id"])
+
+    assert describe_in_step(flow) == "No step reads two inputs, so nothing has to be read in step."
 
 
 def test_the_text_names_members_and_pace() -> None:

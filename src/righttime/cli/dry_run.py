@@ -26,7 +26,7 @@ from righttime.pipeline.analysis import Analysed, analyse
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.nodes import Target
 from righttime.pipeline.spark import SparkOwner
-from righttime.pipeline.zones import describe_zones, operators_of
+from righttime.pipeline.zones import describe_in_step, describe_zones, operators_of
 from righttime.project import Project
 from righttime.queues.peek import Peeked, peek
 from righttime.settings import load_settings
@@ -128,7 +128,7 @@ def _target(target: Target, analysed: Analysed, known: Known) -> str:
 
 def _zones(flow: Flow) -> str:
     text = describe_zones(operators_of(flow))
-    return text[:1].upper() + text[1:]
+    return f"{describe_in_step(flow)}\n{text[:1].upper()}{text[1:]}"
 
 
 def _is_changed(flow: Flow, analysed: Analysed, known: Known) -> bool:

@@ -149,6 +149,19 @@ def _streams(node: Node) -> set[str]:
     return {stream for given in node.inputs for stream in _streams(given)}
 
 
+def describe_in_step(flow: Flow) -> str:
+    """Return what the zones of a flow mean to whoever declared it: which streams each step reads in step with which."""
+    lines = []
+    for name, node in flow.nodes().items():
+        if isinstance(node, Join | Lookup | AsOf):
+            left, right = (", ".join(sorted(_streams(side))) for side in (node.left, node.right))
+            more = ", each row with the version of its own time" if isinstance(node, AsOf) else ""
+            lines.append(f"  {name} reads {left} in step with {'itself' if left == right else right}{more}")
+    if not lines:
+        return "No step reads two inputs, so nothing has to be read in step."
+    return "\n".join(["Read in step, so that an answer has these streams up to one and the same moment:", *lines])
+
+
 def describe_zones(operators: Sequence[Operator], *, costs: Mapping[str, float] | None = None) -> str:
     """Return the zones as lines of text, with the pace of the slowest against the fastest member where costs are known."""
     zones = find_zones(operators)
