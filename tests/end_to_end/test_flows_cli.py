@@ -217,6 +217,22 @@ def test_a_flow_that_is_declared_differently_is_built_anew_on_request(terminal: 
     assert Decimal(answered(terminal, shop)["amount"]) == 2 * Decimal(totals(shop)["amount"])
 
 
+@pytest.mark.parametrize("command", [["dry-run"], ["run"], ["run", "--refresh", "sales"]], ids=" ".join)
+def test_a_table_that_exists_keeps_its_columns(terminal: Terminal, shop: Path, command: list[str]) -> None:
+    """A measure that is renamed needs another table; that a refresh does not rename it is said at the first command."""
+    with rt.open(shop / "warehouse", create=False) as wh:
+        columns = "day DATE, store STRING, item_sk BIGINT, qty BIGINT, amount DECIMAL(30,2), lines BIGINT"
+        wh.create_table("store_sales", columns, keys=["day", "store", "item_sk"])
+    change(shop, 'lines="count(*)"', 'sold="count(*)"')
+
+    refused = terminal(*command, "-p", shop)
+
+    assert refused.code == 1
+    assert refused.err.startswith("error [flow.columns_fixed]"), refused.err
+    assert "has no column 'sold'. Its columns are fixed, and a refresh does not change them" in refused.err
+    assert "name another table in into() in flow 'sales'" in refused.err
+
+
 def test_no_flow_begins_if_one_of_them_would_be_refused(terminal: Terminal, shop: Path) -> None:
     """One that must be built anew, and one whose target has rows of somebody else; all of them are named."""
     assert terminal("run", "-p", shop).code == 0
