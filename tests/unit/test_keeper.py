@@ -81,3 +81,41 @@ def test_rows_that_are_staged_are_not_tried_all_the_time(wh: rt.Warehouse, tries
     assert few(tries)
     load.commit()
     until(lambda: unstored(wh) == 0)
+
+
+def test_rows_that_come_while_others_are_stored_are_stored_next(wh: rt.Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are no rows that the step had to leave: the last ones of a burst would stay until somebody commits again."""
+    kept, load = wh._writer("test").keeper, wh.producer(name="load")
+    store, done = kept._materialize, threading.Event()
+
+    def beside(tables: Collection[str]) -> int:
+        state = store(tables)
+        if not done.is_set():
+            load.insert_many("sale", [(number, 2) for number in range(6)])
+            load.commit()
+            done.set()
+        return state
+
+    monkeypatch.setattr(kept, "_materialize", beside)
+    with wh.producer(name="first") as first:
+        first.insert_many("sale", [(number, 1) for number in range(7)])
+        first.commit()
+    until(lambda: done.is_set() and unstored(wh) == 0)
+
+
+def test_what_was_left_and_is_stored_by_hand_keeps_nobody_awake(wh: rt.Warehouse, tries: list[Collection[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, load = wh._writer("test").keeper, wh.producer(name="load")
+    load.insert_many("sale", [(number, 1) for number in range(10)])
+    content, _ = load._transaction()
+    load._stage(content)
+    assert few(tries)
+    load.rollback()
+    waits: list[float | None] = []
+    wait_s = kept._wait_s
+
+    def noted(next_s: float | None) -> float | None:
+        waits.append(wait_s(next_s))
+        return waits[-1]
+
+    monkeypatch.setattr(kept, "_wait_s", noted)
+    until(lambda: bool(waits) and waits[-1] is None)

@@ -6,7 +6,7 @@ Promise: it only moves rows that are committed; a failure is logged, shown in th
 """
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from righttime.catalyst.shell import Catalyst
@@ -59,9 +59,11 @@ class Keeper:
                 if not tables:
                     self._catalyst.grown.wait(timeout=self._wait_s(next_s if self._every_s else None))
                     continue
+                before = self._catalyst.head.number, {name: self._stored(name) for name in tables}
             if due:
                 next_s = clock.monotonic_s() + self._every_s
-            self._store(tables)
+            if self._store(tables):
+                self._note_left(*before)
 
     def _wait_s(self, next_s: float | None) -> float | None:
         """Return how long there is nothing to do unless somebody commits; None if for ever."""
@@ -74,6 +76,7 @@ class Keeper:
         if self._catalyst.clock.monotonic_s() < self._retry_at_s:
             return []
         unstored = {name: table.rows_unstored for name, table in self._catalyst.tables.items() if table.rows_unstored}
+        self._left = {name: left for name, left in self._left.items() if unstored.get(name, 0) >= self._rows}
         return [name for name, rows in unstored.items() if everything or (self._rows and rows >= self._rows and not self._held_back(name))]
 
     def _held_back(self, name: str) -> bool:
@@ -86,26 +89,37 @@ class Keeper:
             self._left[name] = replace(left, retry_at_s=now_s + _RETRY_S)  # nothing has happened since
         return now_s < self._left[name].retry_at_s
 
-    def _store(self, tables: list[str]) -> None:
+    def _stored(self, name: str) -> int:
+        """Return a number that grows when rows of the table are stored."""
+        return sum(lane.stored_id for lane in self._catalyst.tables[name].lanes.values())
+
+    def _store(self, tables: list[str]) -> bool:
         try:
             self._materialize(tables)
-            self.failure = None
         except RightTimeError as error:
             self.failure = str(error)
             self._retry_at_s = self._catalyst.clock.monotonic_s() + _RETRY_S
             log.warning("materialize.failed", tables=tables, code=error.code, error=str(error))
-            return
+            return False
+        self.failure = None
+        return True
+
+    def _note_left(self, state: int, stored: Mapping[str, int]) -> None:
+        """Remember tables of which the step stored nothing. Where it did, what is there now may have come meanwhile, and the next step tells."""
         with self._catalyst.lock:
-            for name in tables:
-                rows = self._catalyst.tables[name].rows_unstored
+            number = self._catalyst.head.number
+            for name, before in stored.items():
                 self._left.pop(name, None)
-                if self._rows and rows >= self._rows:
-                    self._left[name] = _Left(rows, self._catalyst.head.number, self._catalyst.clock.monotonic_s() + _RETRY_S)
+                rows = self._catalyst.tables[name].rows_unstored
+                if self._rows and rows >= self._rows and self._stored(name) == before:
+                    # The step itself made one state. If there are more, somebody committed beside it, and that may be all that was missing.
+                    known = number if number <= state + 1 else -1
+                    self._left[name] = _Left(rows, known, self._catalyst.clock.monotonic_s() + _RETRY_S)
 
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """Rows that a step did not store, the state after it, and when to try again if that has changed."""
+    """Rows of a table of which a step stored nothing, the state after it, and when to try again if that has changed."""
 
     rows: int
     state: int
