@@ -1,6 +1,7 @@
 """Ctrl-C in a durable step: it comes before the step or after it, and either way the rows are there once."""
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,14 @@ _STEP = [
     CrashPoint.LEDGER_COMMITTED,
     CrashPoint.NOTICE_GIVEN,
 ]
+
+
+@pytest.fixture(autouse=True)
+def plain_handler() -> Iterator[None]:
+    """Interrupts as a program has them; where a Spark runs in this process, it has put a handler of its own."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def _interrupt_at(point: CrashPoint, monkeypatch: pytest.MonkeyPatch) -> list[CrashPoint]:
