@@ -243,7 +243,7 @@ def _private_folder(wanted: Path | None) -> tuple[Path, int]:
 def _is_dead(folder: Path) -> bool:
     """Tell whether nobody has a folder any more. Its lock tells, not its process number, which a container that shares the memory cannot know."""
     try:
-        lock = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
+        lock = os.open(folder / _LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False  # somebody else's, or made at this moment
     try:
