@@ -165,7 +165,9 @@ class RemoteSession:
 
     def known_batch(self, batch_id: str) -> Published | None:
         with self._letters.lock:
-            self._letters.settle()
+            doubt = self._letters.settle()
+            if doubt is not None and doubt.batch_id == batch_id and commit_made(doubt) is not None:
+                return None  # the commit itself finds out whether it means the same, or has grown since
             return self._letters.known_batch(batch_id)
 
     def _end_transaction(self) -> None:
