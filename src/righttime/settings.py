@@ -8,7 +8,7 @@ Promise: each bound and wait has a default, a unit in its name and a range that 
 import re
 from pathlib import Path
 from tomllib import TOMLDecodeError
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError, TomlConfigSettingsSource
@@ -16,6 +16,14 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from righttime.errors import BadSetting
 
 MIB = 1024 * 1024
+SECONDS_MAX = 100 * 365 * 86_400
+"""A hundred years, as for durations of queries: every clock, lock and socket can count that far."""
+COUNT_MAX = 2**62
+_LOCK_WAIT_S_MAX = 2_147_483  # PostgreSQL counts milliseconds in 32 bits
+
+# For settings whose greatest value is that of their kind: where two are given, pydantic takes the one of the type.
+Seconds = Annotated[float, Field(le=SECONDS_MAX, allow_inf_nan=False)]
+Count = Annotated[int, Field(le=COUNT_MAX)]
 
 
 class Settings(BaseSettings):
@@ -24,74 +32,74 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="RIGHTTIME_", toml_file="righttime.toml", frozen=True, extra="forbid")
 
     # The catalyst's memory.
-    memory_bytes_max: int = Field(default=256 * MIB, ge=1, description="Hot bytes one table may keep in memory before segments are spilled to files.")
-    spill_bytes_max: int = Field(default=4096 * MIB, ge=0, description="Bytes one table may keep in spill files before commits wait, then fail.")
-    operations_bytes_max: int = Field(default=64 * MIB, ge=1, description="Bytes of updates and deletes one table may hold before commits wait, then fail.")
-    full_wait_s: float = Field(default=10.0, ge=0, description="How long a commit waits for space before it fails with catalyst.full.")
-    segment_rows: int = Field(default=131_072, ge=1, description="Rows of a full segment of hot rows; the tail of a table is sealed by quarters of it.")
+    memory_bytes_max: Count = Field(default=256 * MIB, ge=1, description="Hot bytes one table may keep in memory before segments are spilled to files.")
+    spill_bytes_max: Count = Field(default=4096 * MIB, ge=0, description="Bytes one table may keep in spill files before commits wait, then fail.")
+    operations_bytes_max: Count = Field(default=64 * MIB, ge=1, description="Bytes of updates and deletes one table may hold before commits wait, then fail.")
+    full_wait_s: Seconds = Field(default=10.0, ge=0, description="How long a commit waits for space before it fails with catalyst.full.")
+    segment_rows: Count = Field(default=131_072, ge=1, description="Rows of a full segment of hot rows; the tail of a table is sealed by quarters of it.")
     image_dir: Path | None = Field(default=None, description="Folder for images of hot segments; default one in /dev/shm, else in the temporary folder.")
 
     # Producers.
-    batch_bytes_max: int = Field(default=4096 * MIB, ge=1, description="Largest batch one insert call takes.")
-    bypass_bytes: int = Field(default=64 * MIB, ge=1, description="A commit with more bytes than this for one table goes straight to the warehouse.")
-    archive_bytes_max: int = Field(default=128 * MIB, ge=1, description="Lazily committed bytes a producer keeps before it flushes by itself.")
-    policy_poll_s: float = Field(default=0.5, gt=0, description="How often a flush policy is asked while committed rows are unflushed.")
+    batch_bytes_max: Count = Field(default=4096 * MIB, ge=1, description="Largest batch one insert call takes.")
+    bypass_bytes: Count = Field(default=64 * MIB, ge=1, description="A commit with more bytes than this for one table goes straight to the warehouse.")
+    archive_bytes_max: Count = Field(default=128 * MIB, ge=1, description="Lazily committed bytes a producer keeps before it flushes by itself.")
+    policy_poll_s: Seconds = Field(default=0.5, gt=0, description="How often a flush policy is asked while committed rows are unflushed.")
     sources_max: int = Field(default=4096, ge=1, le=4096, description="Sources a warehouse knows; name producers so that names come again.")
-    producer_lease_s: float = Field(default=5.0, gt=0, description="A producer with unflushed rows that is silent for this long counts as dead.")
+    producer_lease_s: Seconds = Field(default=5.0, gt=0, description="A producer with unflushed rows that is silent for this long counts as dead.")
 
     # Materialization without being told.
-    materialize_rows: int = Field(default=0, ge=0, description="Store a table's hot rows in the background once it has this many; 0 = only when told.")
-    materialize_every_s: float = Field(default=0.0, ge=0, description="Store all hot rows in the background this often; 0 = only when told.")
+    materialize_rows: Count = Field(default=0, ge=0, description="Store a table's hot rows in the background once it has this many; 0 = only when told.")
+    materialize_every_s: Seconds = Field(default=0.0, ge=0, description="Store all hot rows in the background this often; 0 = only when told.")
 
     # The write-ahead log.
-    log_bytes_max: int = Field(default=4096 * MIB, ge=1, description="Bytes the write-ahead log may hold before a logged commit fails.")
-    log_file_bytes: int = Field(default=64 * MIB, ge=1, description="Size at which a log file is closed and the next one begun.")
+    log_bytes_max: Count = Field(default=4096 * MIB, ge=1, description="Bytes the write-ahead log may hold before a logged commit fails.")
+    log_file_bytes: Count = Field(default=64 * MIB, ge=1, description="Size at which a log file is closed and the next one begun.")
 
     # Queries.
-    wait_s: float = Field(default=30.0, ge=0, description="Default of wait=: how long a query waits for the freshness it asked for.")
-    queries_max: int = Field(default=16, ge=1, description="Queries that run at once; further ones wait their turn.")
-    lease_ttl_s: float = Field(default=3600.0, gt=0, description="How long a query may hold the rows and files it reads.")
-    retry_ttl_s: float = Field(default=1.0, gt=0, description="How long a materialization waits for a query that was refused once.")
-    answer_bytes_max: int = Field(default=1024 * MIB, ge=1, description="Largest answer that is collected.")
+    wait_s: Seconds = Field(default=30.0, ge=0, description="Default of wait=: how long a query waits for the freshness it asked for.")
+    queries_max: Count = Field(default=16, ge=1, description="Queries that run at once; further ones wait their turn.")
+    lease_ttl_s: Seconds = Field(default=3600.0, gt=0, description="How long a query may hold the rows and files it reads.")
+    retry_ttl_s: Seconds = Field(default=1.0, gt=0, description="How long a materialization waits for a query that was refused once.")
+    answer_bytes_max: Count = Field(default=1024 * MIB, ge=1, description="Largest answer that is collected.")
     spark_master: str = Field(default="local[*]", description="Spark master, used when no Spark session is active.")
     spark_conf: dict[str, str] = Field(default_factory=dict, description="Further Spark configuration.")
 
     # Streams.
-    stream_segment_rows: int = Field(default=131_072, ge=1, description="Rows at which the tail of a stream is sealed into one segment.")
-    stream_log_bytes: int = Field(
+    stream_segment_rows: Count = Field(default=131_072, ge=1, description="Rows at which the tail of a stream is sealed into one segment.")
+    stream_log_bytes: Count = Field(
         default=64 * MIB, ge=1, description="Size at which the next file of the feed log is begun, and all tails of streams are sealed."
     )
-    stream_cache_bytes: int = Field(default=256 * MIB, ge=0, description="Bytes of segments that all streams together keep in memory.")
-    stream_dead_letters_max: int = Field(default=10_000, ge=0, description="Dead letters that a stream keeps before appends with bad changes are refused.")
+    stream_cache_bytes: Count = Field(default=256 * MIB, ge=0, description="Bytes of segments that all streams together keep in memory.")
+    stream_dead_letters_max: Count = Field(default=10_000, ge=0, description="Dead letters that a stream keeps before appends with bad changes are refused.")
 
     # Flows.
-    drain_rows_max: int = Field(default=100_000, ge=1, description="Changes that one drain takes; more are parted at commits.")
-    drain_jobs_max: int = Field(default=256, ge=1, description="Jobs that one drain takes.")
-    background_rows: int = Field(default=100_000, ge=1, description="A flow takes changes without being asked once more than so many wait.")
-    background_idle_s: float = Field(default=1.0, ge=0, description="A flow takes waiting changes when no query came for this long; 0 = never.")
-    dead_letters_max: int = Field(default=10_000, ge=0, description="Rows that a flow keeps as dead letters, and takes in one drain, before it stops.")
-    window_s: float = Field(default=2.0, gt=0, description="How often a flow in near-real-time mode, the yardstick of benchmarks, takes changes.")
+    drain_rows_max: Count = Field(default=100_000, ge=1, description="Changes that one drain takes; more are parted at commits.")
+    drain_jobs_max: Count = Field(default=256, ge=1, description="Jobs that one drain takes.")
+    background_rows: Count = Field(default=100_000, ge=1, description="A flow takes changes without being asked once more than so many wait.")
+    background_idle_s: Seconds = Field(default=1.0, ge=0, description="A flow takes waiting changes when no query came for this long; 0 = never.")
+    dead_letters_max: Count = Field(default=10_000, ge=0, description="Rows that a flow keeps as dead letters, and takes in one drain, before it stops.")
+    window_s: Seconds = Field(default=2.0, gt=0, description="How often a flow in near-real-time mode, the yardstick of benchmarks, takes changes.")
 
     # The service, and its clients.
     message_bytes_max: int = Field(default=512 * MIB, ge=1024, le=2000 * MIB, description="Largest message that the service takes, and that a client sends.")
-    calls_max: int = Field(default=128, ge=1, description="Calls that the service works on at once; further ones are refused for the moment.")
-    sessions_max: int = Field(default=1024, ge=1, description="Producers that may be open over the network at once.")
-    session_ttl_s: float = Field(default=60.0, gt=0, description="A producer over the network that is silent for this long is ended; what it owes is lost.")
-    snapshots_max: int = Field(default=64, ge=1, description="Snapshots that the service holds for queries over the network at once.")
-    snapshot_ttl_s: float = Field(default=30.0, gt=0, description="A query over the network that is silent for this long loses its snapshot.")
-    reconnect_s: float = Field(default=30.0, ge=0, description="How long a client tries to reach a service that does not answer.")
-    call_timeout_s: float = Field(default=20.0, gt=0, description="How long a client waits for an answer before it looks whether the service is there.")
-    stop_wait_s: float = Field(default=10.0, ge=0, description="How long a stopping service waits for calls under way and for what lazy producers owe.")
+    calls_max: Count = Field(default=128, ge=1, description="Calls that the service works on at once; further ones are refused for the moment.")
+    sessions_max: Count = Field(default=1024, ge=1, description="Producers that may be open over the network at once.")
+    session_ttl_s: Seconds = Field(default=60.0, gt=0, description="A producer over the network that is silent for this long is ended; what it owes is lost.")
+    snapshots_max: Count = Field(default=64, ge=1, description="Snapshots that the service holds for queries over the network at once.")
+    snapshot_ttl_s: Seconds = Field(default=30.0, gt=0, description="A query over the network that is silent for this long loses its snapshot.")
+    reconnect_s: Seconds = Field(default=30.0, ge=0, description="How long a client tries to reach a service that does not answer.")
+    call_timeout_s: Seconds = Field(default=20.0, gt=0, description="How long a client waits for an answer before it looks whether the service is there.")
+    stop_wait_s: Seconds = Field(default=10.0, ge=0, description="How long a stopping service waits for calls under way and for what lazy producers owe.")
 
-    clock_skew_s: float = Field(default=60.0, gt=0, description="How far a service lets itself be set ahead of its clock by the other services of a group.")
+    clock_skew_s: Seconds = Field(default=60.0, gt=0, description="How far a service lets itself be set ahead of its clock by the other services of a group.")
 
     # History.
-    states_max: int = Field(default=10_000, ge=1, description="Durable states the ledger remembers.")
-    receipts_max: int = Field(default=100_000, ge=1, description="Receipts the ledger remembers.")
-    batches_max: int = Field(default=1_000_000, ge=1, description="Batch ids the ledger remembers, newest first.")
-    commits_max: int = Field(default=1_000_000, ge=1, description="Commits per source whose times are remembered in memory.")
-    file_grace_s: float = Field(default=3600.0, ge=0, description="Age below which gc never removes an unreferenced file of an unknown writer.")
-    checkpoint_versions: int = Field(default=100, ge=1, description="A Delta checkpoint is written every so many versions.")
+    states_max: Count = Field(default=10_000, ge=1, description="Durable states the ledger remembers.")
+    receipts_max: Count = Field(default=100_000, ge=1, description="Receipts the ledger remembers.")
+    batches_max: Count = Field(default=1_000_000, ge=1, description="Batch ids the ledger remembers, newest first.")
+    commits_max: Count = Field(default=1_000_000, ge=1, description="Commits per source whose times are remembered in memory.")
+    file_grace_s: Seconds = Field(default=3600.0, ge=0, description="Age below which gc never removes an unreferenced file of an unknown writer.")
+    checkpoint_versions: Count = Field(default=100, ge=1, description="A Delta checkpoint is written every so many versions.")
 
     # A warehouse in PostgreSQL.
     table_schema: str | None = Field(
@@ -102,8 +110,10 @@ class Settings(BaseSettings):
     )
     ledger_schema: str = Field(default="righttime", min_length=1, max_length=63, description="PostgreSQL schema of the ledger and the write-ahead log.")
     state_dir: Path | None = Field(default=None, description="Folder for what stays local of a PostgreSQL warehouse; default ~/.local/state/righttime.")
-    holds_max: int = Field(default=32, ge=1, description="PostgreSQL transactions that queries hold open at once; further ones wait, then fail.")
-    lock_wait_s: float = Field(default=10.0, gt=0, description="How long a PostgreSQL statement waits for a lock of somebody else.")
+    holds_max: Count = Field(default=32, ge=1, description="PostgreSQL transactions that queries hold open at once; further ones wait, then fail.")
+    lock_wait_s: float = Field(
+        default=10.0, gt=0, le=_LOCK_WAIT_S_MAX, allow_inf_nan=False, description="How long a PostgreSQL statement waits for a lock of somebody else."
+    )
 
     @classmethod
     def settings_customise_sources(

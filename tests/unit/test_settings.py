@@ -1,0 +1,38 @@
+"""Settings: how large they may be."""
+
+import math
+
+import pytest
+
+from righttime.errors import BadSetting
+from righttime.settings import COUNT_MAX, MIB, SECONDS_MAX, Settings, load_settings
+
+SECONDS = [name for name, field in Settings.model_fields.items() if field.annotation is float]
+COUNTS = [name for name, field in Settings.model_fields.items() if field.annotation is int]
+
+
+def test_times_that_no_clock_can_reach_are_refused() -> None:
+    """They would be found first by the clock, the lock or the database that has to wait so long, in the middle of a query."""
+    assert {name for name in Settings.model_fields if name.endswith("_s")} == set(SECONDS)
+    for name in SECONDS:
+        for value in (math.inf, math.nan, 1e300, "inf", SECONDS_MAX * 2):
+            with pytest.raises(BadSetting) as caught:
+                load_settings(**{name: value})
+            assert caught.value.context["name"] == name
+
+
+def test_numbers_that_no_counter_can_reach_are_refused() -> None:
+    """Counts of rows, bytes and entries are those of 64 bits in Arrow, SQLite and PostgreSQL."""
+    for name in COUNTS:
+        with pytest.raises(BadSetting) as caught:
+            load_settings(**{name: COUNT_MAX + 1})
+        assert caught.value.context["name"] == name
+
+
+def test_the_greatest_values_are_accepted() -> None:
+    """For ever is a hundred years; PostgreSQL counts milliseconds in 32 bits."""
+    found = load_settings(lease_ttl_s=SECONDS_MAX, wait_s=SECONDS_MAX, receipts_max=COUNT_MAX, lock_wait_s=2_147_483)
+    assert (found.lease_ttl_s, found.receipts_max, found.lock_wait_s) == (SECONDS_MAX, COUNT_MAX, 2_147_483)
+    for name, value in (("lock_wait_s", 2_147_484), ("sources_max", 4097), ("message_bytes_max", 2001 * MIB)):
+        with pytest.raises(BadSetting):
+            load_settings(**{name: value})
