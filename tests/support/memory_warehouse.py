@@ -105,6 +105,7 @@ class MemoryWarehouse:
     def __init__(self, **columns: str) -> None:
         self._schemas = {name: declare_table(name, ddl) for name, ddl in columns.items()}
         self.tables = {name: schema.columns.empty_table() for name, schema in self._schemas.items()}
+        self.views: dict[str, str] = {}
         self.calls: list[tuple[Any, ...]] = []
         self.producers: list[MemoryProducer] = []
         self.closed = False
@@ -127,11 +128,19 @@ class MemoryWarehouse:
         contract = make_contract(freshness=freshness, wait=wait, on_late="error", as_of=None, bound_us=bound_us, wait_default_s=1.0)
         statement = read_statement(plain)
         with duckdb.connect() as engine:
-            for table in statement.tables:
-                self.schema(table)
+            for table in {*self._tables_read(plain), *(self.tables if self.views else ())}:
                 engine.register(table, self.tables[table])
+            for name, query in self.views.items():
+                engine.execute(f"CREATE TEMP VIEW {name} AS {query}")
             content = engine.execute(statement.text, list(parameters)).to_arrow_table()
         return MemoryAnswer(content, self._receipt(statement.text, content, asked_s=contract.freshness_us / 1e6))
+
+    def _tables_read(self, query: str) -> list[str]:
+        names = read_statement(query).tables
+        return sorted({table for name in names for table in (self._tables_read(self.views[name]) if name in self.views else [self.schema(name).name])})
+
+    def _open_queries(self) -> Any:
+        return None
 
     def close(self) -> None:
         self.closed = True

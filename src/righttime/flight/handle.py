@@ -14,9 +14,8 @@ from righttime.errors import RightTimeError, WarehouseClosed
 from righttime.flight.reading import RemoteConsumer
 from righttime.flows.face import NoFlows
 from righttime.pipeline.spark import SparkOwner
-from righttime.query.answer import Answer
 from righttime.query.consumer import Consumer
-from righttime.query.face import Handle
+from righttime.query.face import Found, Handle
 
 
 class ServiceHandle(Handle, NoFlows):
@@ -54,7 +53,7 @@ class ServiceHandle(Handle, NoFlows):
         self._refuse_closed()
         return self._consumer
 
-    def _ask(self, question: Callable[[Consumer], Answer]) -> Answer:
+    def _ask(self, question: Callable[[Consumer], Found]) -> Found:
         return question(self._reading)
 
     def __repr__(self) -> str:

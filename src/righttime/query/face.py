@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
@@ -17,6 +17,9 @@ from righttime.changes.durations import Duration
 from righttime.changes.schema import TableSchema, declare_table
 from righttime.query.answer import Answer
 from righttime.query.consumer import Consumer
+from righttime.query.statement import read_statement
+
+Found = TypeVar("Found")
 
 
 class Handle:
@@ -79,8 +82,12 @@ class Handle:
         """Answer with a whole table under the same contract as `sql`, without Spark."""
         return self._ask(lambda consumer: consumer.read(table, columns=columns, freshness=freshness, wait=wait, on_late=on_late, as_of=as_of))
 
+    def _tables_read(self, query: str) -> Sequence[str]:
+        """Return the tables that a query reads, by their own names and through views; it has no CURRENCY BOUND any more."""
+        return self._ask(lambda consumer: consumer.plan(read_statement(query)).tables)
+
     @abstractmethod
-    def _ask(self, question: Callable[[Consumer], Answer]) -> Answer:
+    def _ask(self, question: Callable[[Consumer], Found]) -> Found:
         """Put a question to the consumer of this handle; raise `WarehouseClosed` if it has none any more."""
 
     @abstractmethod
