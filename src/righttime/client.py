@@ -30,9 +30,8 @@ from righttime.foundation import is_postgres, open_foundation
 from righttime.ledger.receipts import Receipt, Verification
 from righttime.ledger.sqlite import Loss
 from righttime.query import dbapi
-from righttime.query.answer import Answer
 from righttime.query.consumer import Consumer
-from righttime.query.face import Handle
+from righttime.query.face import Found, Handle
 from righttime.query.postgres_queries import PostgresQueries
 from righttime.query.statement import read_statement, split_currency
 from righttime.query.verify import refuse_no_receipt
@@ -54,12 +53,13 @@ def open(path: PathText, *, create: bool = True, read_only: bool = False, clock:
     Settings may be given by name; see docs/reference/settings.md. Raises `WarehouseLocked` if another process writes to it; with `read_only=True`
     it opens all the same, and answers at the newest durable state.
     """
-    if is_service(fspath(path)):
+    address = _address(path)
+    if is_service(address):
         if read_only:
             raise BadSetting(name="read_only", reason="a service decides by its tokens who may write; ask it for a token that only reads")
         # The same methods with the same signatures, which a test compares; so it is a Warehouse to its users.
-        return cast(Warehouse, open_service(fspath(path), clock=clock, **settings))
-    target = fspath(path) if is_postgres(fspath(path)) else _folder(path)
+        return cast(Warehouse, open_service(address, clock=clock, **settings))
+    target = address if is_postgres(address) else _folder(address)
     if "schema" in settings and isinstance(target, str):
         settings["table_schema"] = settings.pop("schema")
     chosen, time = load_settings(**settings), clock or SystemClock()
@@ -77,15 +77,24 @@ def connect(
     return dbapi.connect(target, opener=open, name=name, policy=policy, wait=wait, **settings)
 
 
-def _folder(path: PathText) -> Path:
-    text = fspath(path)
+def _address(path: PathText) -> str:
+    text = fspath(path) if isinstance(path, str | PathLike) else None
+    if not isinstance(text, str):
+        raise NotAWarehouse(path=repr(path), reason=f"a {type(path).__name__} names no folder and no address, which are texts or paths")
+    return text
+
+
+def _folder(text: str) -> Path:
     if "://" in text:
         # Nothing of an address but its kind is shown: the rest may have a password in it.
         kind = re.match(r"[A-Za-z][\w+.-]*(?=://)", text)
         raise NotAWarehouse(path=f"{kind[0] if kind else '…'}://…", reason="a warehouse is a folder, postgresql://… or righttime://host:port")
     if not text:
         raise NotAWarehouse(path="''", reason="the path is empty")
-    folder = Path(text).expanduser().resolve()
+    try:
+        folder = Path(text).expanduser().resolve()
+    except (RuntimeError, ValueError, OSError) as error:
+        raise NotAWarehouse(path=text, reason=f"no path can be read like this ({error})") from error
     odd = sorted(set(str(folder)) & _ODD_IN_PATHS)
     if odd:
         raise NotAWarehouse(path=str(folder), reason=f"its path contains {' '.join(map(repr, odd))}, which Spark or Delta readers take for a pattern or a code")
@@ -201,7 +210,7 @@ class Warehouse(Handle, FlowMethods):
 
     # -- queries -----------------------------------------------------------------------------------------------------
 
-    def _ask(self, question: Callable[[Consumer], Answer]) -> Answer:
+    def _ask(self, question: Callable[[Consumer], Found]) -> Found:
         while True:
             with self._engine.reading() as parts:
                 try:

@@ -5,14 +5,19 @@ import pickle
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
+import righttime as rt
 from righttime import errors
+from righttime.ledger.postgres_connect import Address
 from righttime.query import dbapi
+from righttime.query.answer import Answer
 from righttime.query.dbapi_types import as_dbapi, type_code
+from righttime.query.postgres_queries import PostgresQueries
+from righttime.settings import load_settings
 from tests.support.memory_warehouse import MemoryWarehouse
 
 INSERT = "INSERT INTO sale VALUES (?, ?, ?)"
@@ -306,6 +311,45 @@ def test_ensure_accuracy_relaxes_the_queries_that_follow(connection: dbapi.Conne
     assert asked(warehouse) == dt.timedelta(0)
 
 
+def test_ensure_accuracy_holds_through_views(connection: dbapi.Connection, warehouse: MemoryWarehouse) -> None:
+    """| any table 10 min | price 0 s | a view over price, and a view over that view, are as fresh as price."""
+    warehouse.views |= {"rates": "SELECT sku, rate FROM price", "best": "SELECT max(rate) AS rate FROM rates"}
+    connection.ensure_accuracy("10 min")
+    connection.ensure_accuracy("0s", "price")
+    cursor = connection.cursor()
+    for query, freshness_s in (("SELECT * FROM sale", 600), ("SELECT * FROM rates", 0), ("SELECT * FROM sale, BEST", 0)):
+        cursor.execute(query)
+        assert asked(warehouse) == dt.timedelta(seconds=freshness_s)
+
+
+class Database(PostgresQueries):
+    """A database that answers with no rows, to see how fresh it is asked."""
+
+    def __init__(self, warehouse: MemoryWarehouse) -> None:
+        address, nothing = Address.of("postgresql://db/shop", load_settings()), cast(Any, None)
+        views = {"rates": "SELECT sku, rate FROM price"}
+        super().__init__(address, nothing, nothing, schemas=warehouse._schemas, views=views, path_of=nothing, settings=nothing)
+        self.freshness: list[Any] = []
+        self._warehouse = warehouse
+
+    def sql(self, query: str, *, freshness: Any = None, **options: Any) -> Any:
+        self.freshness.append(freshness)
+        return self._warehouse.sql("SELECT 1")
+
+
+def test_ensure_accuracy_holds_through_views_of_a_database(warehouse: MemoryWarehouse) -> None:
+    """Views are looked through there, too; names that a query makes itself are no tables, and make nothing stricter."""
+    database = Database(warehouse)
+    warehouse._open_queries = lambda: database
+    connection = dbapi.connect(warehouse)
+    connection.ensure_accuracy("10 min", "sale")
+    connection.ensure_accuracy("3s", "price")
+    cursor = connection.cursor()
+    for query in ("SELECT * FROM sale", "SELECT * FROM rates", "SELECT * FROM sale, rates", "WITH mine AS (SELECT * FROM sale) SELECT * FROM mine"):
+        cursor.execute(query)
+    assert database.freshness == [dt.timedelta(seconds=seconds) for seconds in (600, 3, 3, 600)]
+
+
 def test_a_bound_in_the_text_goes_before_ensure_accuracy(connection: dbapi.Connection, warehouse: MemoryWarehouse) -> None:
     """Else the query would have two freshnesses."""
     connection.ensure_accuracy("5s", "sale")
@@ -397,6 +441,72 @@ def raising(error: Exception) -> Callable[[], None]:
         raise error
 
     return fail
+
+
+def test_rows_are_gone_with_their_connection(connection: dbapi.Connection) -> None:
+    """PEP 249: after close() nothing of a connection can be used, its cursors included."""
+    cursor = connection.cursor().execute("SELECT 1")
+    connection.close()
+    for attempt in (cursor.fetchone, cursor.fetchmany, cursor.fetchall, lambda: next(cursor), lambda: list(cursor)):
+        with pytest.raises(dbapi.InterfaceError) as caught:
+            attempt()
+        assert caught.value.code == "connection.closed"
+
+
+@pytest.mark.parametrize("size", [-1, "2", 1.5])
+def test_a_number_of_rows_that_is_none_is_refused(connection: dbapi.Connection, size: Any) -> None:
+    """-1 would go back; the cursor stays where it was."""
+    cursor = connection.cursor().execute("SELECT * FROM (VALUES (1), (2), (3)) AS t(n) ORDER BY n")
+    assert cursor.fetchone() == (1,)
+    with pytest.raises(dbapi.ProgrammingError) as caught:
+        cursor.fetchmany(size)
+    assert caught.value.code == "cursor.size"
+    cursor.arraysize = size
+    with pytest.raises(dbapi.ProgrammingError):
+        cursor.fetchmany()
+    assert cursor.fetchmany(0) == []
+    assert cursor.fetchall() == [(2,), (3,)]
+
+
+@pytest.mark.parametrize("value", [dt.timedelta(days=9_000_000), dt.timedelta(days=-900_000)])
+@pytest.mark.parametrize("kind", [pa.timestamp("us"), pa.timestamp("us", tz="UTC"), pa.date32(), pa.list_(pa.timestamp("us"))])
+def test_a_time_that_python_does_not_know_is_an_error_with_a_way_out(
+    connection: dbapi.Connection, warehouse: MemoryWarehouse, monkeypatch: pytest.MonkeyPatch, kind: pa.DataType, value: dt.timedelta
+) -> None:
+    """Python's calendar ends with the year 9999 and begins with 1, that of Spark and PostgreSQL does not; the column is named."""
+    number = value.days if kind == pa.date32() else value // dt.timedelta(microseconds=1)
+    column = (
+        pa.array([[number]], pa.list_(pa.int64())).cast(kind)
+        if pa.types.is_list(kind)
+        else pa.array([number], pa.int32() if kind == pa.date32() else pa.int64()).cast(kind)
+    )
+    answer = Answer(pa.table({"sku": [1], "sold": column}), cast(Any, None), to_df=lambda table: table)
+    monkeypatch.setattr(warehouse, "sql", lambda *arguments, **options: answer)
+
+    with pytest.raises(errors.AnswerUnreadable, match="'sold'"):
+        answer.rows()
+    with pytest.raises(dbapi.DataError) as caught:
+        connection.cursor().execute("SELECT * FROM sale")
+    assert caught.value.code == "answer.unreadable"
+
+
+@pytest.mark.parametrize("operation", [INSERT, "UPDATE sale SET qty = ? WHERE sku = ?"])
+@pytest.mark.parametrize("rows", [None, 7, [7], [None]])
+def test_many_parameters_that_are_no_rows_are_refused(connection: dbapi.Connection, operation: str, rows: Any) -> None:
+    with pytest.raises(dbapi.ProgrammingError) as caught:
+        connection.cursor().executemany(operation, rows)
+    assert caught.value.code == "sql.parameters"
+
+
+@pytest.mark.parametrize("target", [123, None, b"shop", object()])
+def test_what_can_never_be_a_warehouse_is_an_error_of_pep_249(target: Any) -> None:
+    """With or without somebody who can open it."""
+    with pytest.raises(dbapi.InterfaceError) as caught:
+        dbapi.connect(target)
+    assert caught.value.code == "connection.no_opener"
+    with pytest.raises(dbapi.OperationalError) as refused:
+        rt.connect(target)
+    assert refused.value.code == "warehouse.not_one"
 
 
 def test_a_closed_cursor_refuses_to_work(connection: dbapi.Connection) -> None:

@@ -44,6 +44,7 @@
     │   │   ├── KeyTwice         flow.key_twice
     │   │   ├── NoProject        project.none
     │   │   ├── ProjectTaken     project.taken
+    │   │   ├── ProjectNotWritten  project.not_written
     │   │   ├── BadProject       project.bad
     │   │   └── FlowRuns         flow.runs
     │   └── StreamError          a stream cannot be used, or a change was refused
@@ -66,7 +67,8 @@
     │   ├── AsOfUnavailable      as_of.unavailable
     │   ├── LeaseExpired         lease.expired           (retryable)
     │   ├── TooManySnapshots     snapshot.too_many       (retryable)
-    │   └── AnswerTooLarge       answer.too_large
+    │   ├── AnswerTooLarge       answer.too_large
+    │   └── AnswerUnreadable     answer.unreadable
     ├── CommitError              a commit did not happen, or nobody can say whether it did
     │   ├── CatalystFull         catalyst.full           (retryable)
     │   ├── LogFull              log.full                (retryable)
@@ -141,6 +143,7 @@ from righttime.errors.flows import (
     NoProject,
     NotHere,
     NotUnique,
+    ProjectNotWritten,
     ProjectTaken,
     RowAbsent,
     RowExists,
@@ -178,6 +181,7 @@ from righttime.errors.inputs import (
 )
 from righttime.errors.queries import (
     AnswerTooLarge,
+    AnswerUnreadable,
     AsOfUnavailable,
     FreshnessUnavailable,
     FreshnessUnknown,
@@ -227,6 +231,7 @@ __all__ = [
     "AccessDenied",
     "AdoptionRefused",
     "AnswerTooLarge",
+    "AnswerUnreadable",
     "AsOfUnavailable",
     "BadDeclaration",
     "BadExpression",
@@ -287,6 +292,7 @@ __all__ = [
     "OperationFailed",
     "OperationRefused",
     "ProducerClosed",
+    "ProjectNotWritten",
     "ProjectTaken",
     "ReceiptError",
     "ReceiptForged",

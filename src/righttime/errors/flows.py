@@ -240,6 +240,12 @@ class ProjectTaken(FlowError):
     code = "project.taken"
 
 
+class ProjectNotWritten(FlowError):
+    """The project could not be written to {path}: {reason}. Choose another folder, or see to rights and room there; nothing of it was left behind."""
+
+    code = "project.not_written"
+
+
 class BadProject(FlowError):
     """{origin}: {reason}. Correct the project; no row was moved."""
 

@@ -73,6 +73,12 @@ class AnswerTooLarge(ContractError):
     code = "answer.too_large"
 
 
+class AnswerUnreadable(ContractError):
+    """Column {column!r} of the answer has a value that Python has none for ({reason}). Cast the column to STRING in the query, or take Answer.arrow()."""
+
+    code = "answer.unreadable"
+
+
 class ReceiptForged(ReceiptError):
     """Receipt {receipt!r} was not issued by this warehouse in this form: {reason}. Ask the one who gave it for the original."""
 

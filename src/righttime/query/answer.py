@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from righttime.errors import AnswerUnreadable
 from righttime.ledger.receipts import Receipt
 
 
@@ -33,7 +34,7 @@ class Answer:
 
     def rows(self) -> list[tuple[Any, ...]]:
         """Return the rows as tuples, in the order of the answer."""
-        return list(zip(*(column.to_pylist() for column in self._rows.columns), strict=True)) if self._rows.num_columns else [()] * self._rows.num_rows
+        return list(zip(*python_columns(self._rows), strict=True)) if self._rows.num_columns else [()] * self._rows.num_rows
 
     @property
     def df(self) -> Any:
@@ -50,3 +51,14 @@ class Answer:
 
     def __repr__(self) -> str:
         return f"<Answer {len(self)} rows x {len(self.columns)} columns, state {self.receipt.state}, receipt {self.receipt.receipt_id}>"
+
+
+def python_columns(rows: pa.Table) -> list[list[Any]]:
+    """Return the columns as Python's values; raise `AnswerUnreadable` for those that there are not, such as times after the year 9999."""
+    columns = []
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        try:
+            columns.append(column.to_pylist())
+        except (OverflowError, ValueError) as error:
+            raise AnswerUnreadable(column=name, reason=str(error)) from error
+    return columns

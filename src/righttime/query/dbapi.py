@@ -8,7 +8,6 @@ Promise: what was inserted becomes visible by commit() and not before; every err
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from os import PathLike
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -106,8 +105,8 @@ def connect(
 
     `name` and `policy` are those of the producer that inserts; `wait` is how long each query waits for its freshness.
     """
-    if opener is None and isinstance(target, str | PathLike):
-        raise InterfaceError(f"Nothing here can open {str(target)!r}. Connect with righttime.connect(), or pass a warehouse.", code="connection.no_opener")
+    if opener is None and not callable(getattr(target, "producer", None)):
+        raise InterfaceError(f"Nothing here can open {target!r}. Connect with righttime.connect(), or pass a warehouse.", code="connection.no_opener")
     with mapped_errors():
         if wait is not None:
             duration_us(wait, what="wait")
@@ -220,11 +219,11 @@ class Connection:
 
     def _query(self, sql: str, parameters: Sequence[Any]) -> Answer:
         queries, text = self._database(), split_currency(sql)[0]
-        tables, placeholders = _read_by_spark(text) if queries is None else _read_by_postgres(text)
-        if len(parameters) != placeholders:
-            raise wrong_count(placeholders, len(parameters))
+        statement = read_statement(text) if queries is None else postgres_statement(text)
+        if len(parameters) != statement.placeholders:
+            raise wrong_count(statement.placeholders, len(parameters))
         options: dict[str, Any] = {"parameters": list(parameters)} if parameters else {}
-        freshness = self._freshness(sql, tables)
+        freshness = self._freshness(sql)
         if freshness is not None:
             options["freshness"] = freshness
         if self._wait is not None:
@@ -239,9 +238,12 @@ class Connection:
             self._queries = opener()
         return self._queries
 
-    def _freshness(self, sql: str, tables: Sequence[str]) -> timedelta | None:
-        if (self._freshness_default_us is None and not self._freshness_us) or split_currency(sql)[1] is not None:
+    def _freshness(self, sql: str) -> timedelta | None:
+        text, bound_us = split_currency(sql)
+        if (self._freshness_default_us is None and not self._freshness_us) or bound_us is not None:
             return None
+        queries = self._database()
+        tables = self._warehouse()._tables_read(text) if queries is None else queries.tables(postgres_statement(text))
         asked_us = [self._freshness_us.get(table, self._freshness_default_us or 0) for table in tables]
         return timedelta(microseconds=min(asked_us, default=0))
 
@@ -276,13 +278,3 @@ class Connection:
             return change_plan(change, warehouse.schema(change.table))
         statement = insert_statement(sql)
         return None if statement is None else insert_plan(statement, warehouse.schema(statement.table))
-
-
-def _read_by_spark(text: str) -> tuple[Sequence[str], int]:
-    statement = read_statement(text)
-    return statement.tables, statement.placeholders
-
-
-def _read_by_postgres(text: str) -> tuple[Sequence[str], int]:
-    statement = postgres_statement(text)
-    return statement.names, statement.placeholders

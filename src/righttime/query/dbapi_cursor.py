@@ -16,7 +16,7 @@ from righttime.ledger.receipts import Receipt
 from righttime.query.change_runs import ChangePlan
 from righttime.query.dbapi_seams import Session
 from righttime.query.dbapi_types import InterfaceError, NotSupportedError, ProgrammingError, TypeCode, mapped_errors, type_code
-from righttime.query.insert_plan import InsertPlan, checked_parameters
+from righttime.query.insert_plan import InsertPlan, checked_parameters, checked_rows
 
 Description = tuple[tuple[str, TypeCode, None, None, int | None, int | None, bool], ...]
 
@@ -65,11 +65,11 @@ class Cursor:
         with mapped_errors():
             plan = self.connection._plan(operation)
             if isinstance(plan, ChangePlan):
-                plan.run(self.connection._open_producer(), [checked_parameters(row) for row in seq_of_parameters])
+                plan.run(self.connection._open_producer(), [checked_parameters(row) for row in checked_rows(seq_of_parameters)])
                 return self
             if plan is None:
                 raise SqlRefused(reason="executemany() takes an INSERT, UPDATE or DELETE", way_out="Run queries with execute().", syntax=True)
-            return self._inserted(plan, plan.rows_of_many(list(seq_of_parameters)))
+            return self._inserted(plan, plan.rows_of_many(checked_rows(seq_of_parameters)))
 
     def fetchone(self) -> tuple[Any, ...] | None:
         """Return the next row, None after the last."""
@@ -78,7 +78,10 @@ class Cursor:
     def fetchmany(self, size: int | None = None) -> list[tuple[Any, ...]]:
         """Return the next `size` rows, `arraysize` if not given; fewer at the end."""
         rows, begin = self._result(), self._place
-        self._place = min(len(rows), begin + (self.arraysize if size is None else size))
+        wanted = self.arraysize if size is None else size
+        if not isinstance(wanted, int) or wanted < 0:
+            raise ProgrammingError(f"{wanted!r} is no number of rows to fetch. Pass a whole number from 0 on.", code="cursor.size")
+        self._place = min(len(rows), begin + wanted)
         return rows[begin : self._place]
 
     def fetchall(self) -> list[tuple[Any, ...]]:
@@ -117,10 +120,13 @@ class Cursor:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _begin(self) -> None:
+    def _refuse_closed(self) -> None:
         if self._closed:
             raise InterfaceError("The cursor is closed. Take another from the connection.", code="cursor.closed")
         self.connection._warehouse()
+
+    def _begin(self) -> None:
+        self._refuse_closed()
         self.rowcount, self._rows, self._columns, self._place = -1, None, None, 0
 
     def _inserted(self, plan: InsertPlan, rows: list[Sequence[Any]]) -> Self:
@@ -129,8 +135,7 @@ class Cursor:
         return self
 
     def _result(self) -> list[tuple[Any, ...]]:
-        if self._closed:
-            raise InterfaceError("The cursor is closed. Take another from the connection.", code="cursor.closed")
+        self._refuse_closed()
         if self._rows is None:
             raise ProgrammingError("There is no answer to fetch from. Run a query with execute() first.", code="cursor.no_answer")
         return self._rows

@@ -80,6 +80,7 @@ _KINDS: tuple[tuple[type[errors.RightTimeError], type[Error]], ...] = (
     (errors.WrongType, DataError),
     (errors.BatchTooLarge, DataError),
     (errors.AnswerTooLarge, DataError),
+    (errors.AnswerUnreadable, DataError),
     (errors.OperationFailed, DataError),
     (errors.NullNotAllowed, IntegrityError),
     (errors.KeyTaken, IntegrityError),

@@ -5,7 +5,7 @@ Out: full rows in the table's column order.
 Promise: pure; columns the statement leaves out are null, and nothing is guessed about values that do not fit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -92,6 +92,16 @@ def checked_parameters(parameters: Sequence[Any]) -> Sequence[Any]:
             f"Parameters are a sequence of values, one for each ?; this is a {type(parameters).__name__}. Pass a tuple.", code="sql.parameters"
         )
     return parameters
+
+
+def checked_rows(many: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
+    """Refuse what holds no rows of parameters at all."""
+    if isinstance(many, Mapping | str | bytes) or not isinstance(many, Iterable):
+        raise ProgrammingError(
+            f"Many rows of parameters are a list of sequences, one for each row; this is a {type(many).__name__}. Pass a list of tuples.",
+            code="sql.parameters",
+        )
+    return list(many)
 
 
 def wrong_count(expected: int, given: int) -> ProgrammingError:
