@@ -185,6 +185,12 @@ WRONG: dict[str, tuple[str, Callable[[Flow], Any]]] = {
         "flow.not_unique",
         lambda flow: counted(flow.stream("item").select("item_id", line="sk").lookup(flow.stream("line"), on={"item_id": "item_id"}, take=["qty"])),
     ),
+    "key replaced by another case": (
+        "flow.not_unique",
+        lambda flow: counted(
+            flow.stream("line").lookup(flow.stream("item").derive(ITEM_ID="upper(item_id)").select("item_id", "sk"), on="item_id", take=["sk"])
+        ),
+    ),
     "history without keys": ("flow.not_unique", lambda flow: counted(flow.stream("loose").history(keys=["item_id"], key="k"))),
     "history of a join": (
         "flow.declaration",

@@ -104,7 +104,10 @@ class Expressions:
         if reasons:
             raise BadExpression(flow=self._flow, origin=origin, expression=expression, reason=reasons[0])
         references = plan.references().toSeq().iterator()
-        return field, frozenset(iter(lambda: references.next().name() if references.hasNext() else "", ""))
+        names = iter(lambda: references.next().name() if references.hasNext() else "", "")
+        # Spark calls a column as the expression does, in whatever case; everybody else asks for it by its own name.
+        spelled = {name.lower(): name for name in frame.columns}
+        return field, frozenset(spelled[name.lower()] for name in names)
 
     def _refusal(self, error: PySparkException, frame: DataFrame, expression: str, origin: Origin) -> Exception:
         parameters = error.getMessageParameters() or {}

@@ -41,8 +41,8 @@ def unique_keys(node: Node, known: Mapping[Node, Keys], *, stream_keys: Mapping[
         case Where() | Expect() | Lookup() | AsOf():
             return inputs[0]
         case Derive():
-            replaced = {column.name for column in node.columns}
-            return frozenset(keys for keys in inputs[0] if not keys & replaced)
+            replaced = {column.name.lower() for column in node.columns}
+            return frozenset(keys for keys in inputs[0] if replaced.isdisjoint(name.lower() for name in keys))
         case Select():
             return _renamed(inputs[0], node.columns)
         case Aggregate():
