@@ -4,7 +4,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from righttime.errors.spark_words import in_short
+from righttime.flows.engine import Drained
 from righttime.flows.letters import LetterBook
+from righttime.pipeline.careful import reason_of
+from righttime.pipeline.execute import DrainResult, Unmet
 
 SAID = "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate divisor being 0 and return NULL instead. SQLSTATE: 22012"
 SHORT = "division by zero; try_divide gives null instead"
@@ -39,3 +43,35 @@ def test_a_letter_that_was_kept_with_a_long_reason_goes_with_its_row() -> None:
     reopened = LetterBook("sales", {}, letters_max=5)
     reopened.load(pa.concat_tables([before, kept.select(before.column_names)], promote_options="permissive"))
     assert list(reopened._letters) == [again["id"]]
+
+
+def test_a_row_that_a_table_cannot_hold_is_mended_within_its_drain() -> None:
+    """The next line of its key ends the letter, also in the drain that brought it: after that nobody would look for it again."""
+    book = LetterBook("sales", {"into_t": ["id"]}, letters_max=5)
+    bad = {"step": "into_t", "origin": "sales.py:3", "reason": "a null", "job": 1, "weight": 1, "row": '{"id": 1, "c": null}'}
+    mended = pa.table({"_job": [1, 2], "_op": ["delete", "update"], "id": [1, 1], "c": [None, 3]})
+
+    lines, kept = book.take(pa.Table.from_pylist([bad]), {"t": mended}, {})
+
+    assert [(job, line["_op"]) for job, table in lines.items() for line in table.to_pylist()] == [(1, "insert"), (2, "delete")]
+    assert (len(book), sum(kept["_w"].to_pylist())) == (0, 0)
+
+
+def test_a_long_reason_is_the_same_whichever_task_tells_it() -> None:
+    """The row comes in one task and goes in another: a reason that was cut with the task's number in it would be another letter's."""
+    value = f'The value \'{"x" * 600}\' of the type "STRING" cannot be cast to "INT" because it is malformed.'
+    lost = "Job aborted due to stage failure: Task 0 in stage 7.0 failed 1 times, most recent failure: Lost task 0.0 in stage 7.0 (TID {}) (host): "
+    said = f"{lost}org.apache.spark.SparkRuntimeException: [CAST_INVALID_INPUT] {value}"
+
+    came, went = (in_short(reason_of(RuntimeError(said.format(task)))) for task in (9, 12345))
+
+    assert came == went and came.startswith("the value 'xxx") and len(came) <= 500
+
+
+def test_expectations_with_one_name_are_counted_together() -> None:
+    """Two branches may expect the same of their rows; neither count is lost."""
+    unmet = (Unmet("02_expect", "positive", 1, 2), Unmet("04_expect", "positive", 1, 3), Unmet("04_expect", "positive", 2, 1))
+
+    drained = Drained(DrainResult({}, {}, failed(), unmet), "sales_dead_letters", {})
+
+    assert [drained.unmet(job) for job in (1, 2, 3)] == [{"positive": 5}, {"positive": 1}, {}]

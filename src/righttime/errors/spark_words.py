@@ -35,9 +35,14 @@ _SHORTER = tuple(
 )
 
 
+def without_task(reason: str) -> str:
+    """Return a reason of Spark without the task that tells it: its numbers, its host, its trace."""
+    return _CLASS.sub("", _TRACE.sub("", reason))
+
+
 def in_short(reason: str) -> str:
     """Return a reason of Spark in short."""
-    text = _CLASS.sub("", _TRACE.sub("", reason))
+    text = without_task(reason)
     if not _SPARKS.search(text):
         return text
     for pattern, words in _SHORTER:

@@ -7,6 +7,7 @@ Promise: state is on disk before a job of the drain can be published; state of j
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -151,8 +152,12 @@ class Drained:
         self._letters = letters
 
     def unmet(self, number: int) -> dict[str, int]:
-        """Return how many rows of a job did not meet each expectation."""
-        return {each.name: each.rows for each in self.result.expectations if each.job == number}
+        """Return how many rows of a job did not meet each expectation; those of one name are counted together."""
+        counts: Counter[str] = Counter()
+        for each in self.result.expectations:
+            if each.job == number:
+                counts[each.name] += each.rows
+        return dict(counts)
 
     def of_job(self, number: int) -> dict[str, pa.Table]:
         """Return the lines of each target that the job changes."""

@@ -71,7 +71,9 @@ class LetterBook:
         """
         rows = failed.to_pylist()
         jobs = {row["job"] for row in rows}
-        jobs |= {number for step in self._held() for number in _jobs_of(targets.get(step.removeprefix("into_")))}
+        # A letter may end in the drain that brings it.
+        held = self._held() | {row["step"] for row in rows if row["step"] in self._keys}
+        jobs |= {number for step in held for number in _jobs_of(targets.get(step.removeprefix("into_")))}
         lines: dict[int, pa.Table] = {}
         kept: list[dict[str, Any]] = []
         schema = pa.schema([("_job", pa.int64()), ("_op", pa.string()), *self.table.columns])

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from righttime.errors.flows import StepFailed
+from righttime.errors.spark_words import without_task
 from righttime.pipeline.collecting import collect
 from righttime.pipeline.failed import DeadLetter, FailedRows
 from righttime.pipeline.guard import RowStep
@@ -123,5 +124,6 @@ def reason_of(error: Exception) -> str:
         text = lines[-1] if lines else text
     else:
         text = text.split("\nJVM stacktrace", 1)[0].split("== SQL", 1)[0].split("== DataFrame", 1)[0]
-    text = " ".join(text.split())
+    # What differs from task to task goes before anything is cut off: the row comes in one and goes in another, for the same reason.
+    text = without_task(" ".join(text.split()))
     return text if len(text) <= _REASON_MAX else f"{text[: _REASON_MAX - 3]}..."

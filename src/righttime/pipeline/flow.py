@@ -172,7 +172,7 @@ class Step:
         return self._next(Derive(_caller(), self.node, self._columns(self._derived(columns))))
 
     def expect(self, name: str, condition: str, *, otherwise: Otherwise = "keep") -> Step:
-        """Count the rows that do not meet a condition, and keep them, drop them or fail. Null counts as not met."""
+        """Count the rows that do not meet a condition, and keep them, drop them or fail. Null counts as not met; expectations of one name have one count."""
         return self._next(Expect(_caller(), self.node, name, self._text(condition), self._one_of(otherwise, Otherwise, "otherwise")))
 
     def apply(self, function: ArrowFunction, columns: str, *, rows: Rows = "same") -> Step:
