@@ -1,10 +1,13 @@
 """What a row means does not depend on the drain it comes in: names, types, values, and what a table cannot hold."""
 
+import datetime as dt
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from righttime.errors.flows import ColumnsFixed
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.operators.query import Reach
 from righttime.pipeline.spark import SparkOwner
@@ -59,3 +62,62 @@ def test_a_careful_drain_reads_a_column_spelled_in_another_case(child: SparkSess
 
     assert (found["t"], found["u"]) == ([{"id": 2, "c": 3.0}], [{"g": 1, "total": 11}])
     assert [letter["step"] for letter in dead_letters(bench.results)] == ["03_select"]
+
+
+# -- types -----------------------------------------------------------------------------------------------------------
+
+
+def stored(child: SparkSession, given: str, expression: str, kind: str, *values: Any) -> list[Any]:
+    """Return what a table with a column of this kind holds of an expression over these values of a stream."""
+    flow = Flow("types")
+    flow.stream("s").select("id", x=expression).into("t", keys="id")
+    bench = Bench(flow, child, streams={"s": (f"id INT, v {given}", ["id"])}, tables={"t": (f"id INT, x {kind}", ["id"])})
+    bench.put("s", 1, *({"id": number, "v": value} for number, value in enumerate(values)))
+    return [row["x"] for row in bench.drain(1)[0]["t"]]
+
+
+def test_a_table_has_the_values_that_spark_would_store(child: SparkSession) -> None:
+    """Where its column is wider than what the step gives: as a CAST of Spark SQL makes them."""
+    assert stored(child, "DOUBLE", "v", "STRING", 1e20, 0.5) == ["1.0E20", "0.5"]
+    assert stored(child, "BOOLEAN", "v", "STRING", True) == ["true"]
+    assert stored(child, "TIMESTAMP", "v", "STRING", dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)) == ["2026-01-02 03:04:05"]
+    assert stored(child, "DATE", "v", "TIMESTAMP", dt.date(2026, 1, 2)) == [dt.datetime(2026, 1, 2, tzinfo=dt.UTC)]
+    assert stored(child, "BIGINT", "v", "DOUBLE", 2**53 + 1) == [2.0**53]
+    assert stored(child, "INT", "named_struct('a', v, 'b', 1.5D)", "STRUCT<a: BIGINT, b: STRING>", 7) == [{"a": 7, "b": "1.5"}]
+    assert stored(child, "INT", "array(v)", "ARRAY<STRING>", 7) == [["7"]]
+
+
+@pytest.mark.parametrize(
+    ("expression", "kind"),
+    [
+        ("v", "TIMESTAMP"),
+        ("timestamp_micros(v)", "BIGINT"),
+        ("named_struct('a', v, 'b', v)", "STRUCT<c: BIGINT, d: BIGINT>"),
+        ("named_struct('a', v, 'b', v)", "STRUCT<b: BIGINT, a: BIGINT>"),
+        ("array(named_struct('a', v))", "ARRAY<STRUCT<c: BIGINT>>"),
+        ("array(v)", "ARRAY<TIMESTAMP>"),
+        ("CAST(CAST(v AS STRING) AS BINARY)", "STRING"),
+    ],
+)
+def test_what_would_mean_something_else_in_its_table_is_refused(child: SparkSession, expression: str, kind: str) -> None:
+    """A number is no time, bytes are no text, and a field is known by its name: the declaration says what is meant."""
+    with pytest.raises(ColumnsFixed, match="its column 'x' is"):
+        stored(child, "BIGINT", expression, kind)
+
+
+def test_a_key_is_refused_where_two_could_become_one(child: SparkSession) -> None:
+    """Of large whole numbers several are one DOUBLE."""
+    flow = Flow("types")
+    flow.stream("s").select("v").into("t", keys="v")
+    with pytest.raises(ColumnsFixed, match="its column 'v' is double"):
+        Bench(flow, child, streams={"s": ("v BIGINT", ["v"])}, tables={"t": ("v DOUBLE", ["v"])})
+
+
+def test_totals_are_stored_as_spark_would(child: SparkSession) -> None:
+    """Of additive columns, too: a total that no DOUBLE is equal to is the nearest one."""
+    flow = Flow("types")
+    flow.stream("s").select("k", "v").into("t", keys="k", additive="v")
+    bench = Bench(flow, child, streams={"s": ("id INT, k INT, v BIGINT", ["id"])}, tables={"t": ("k INT, v DOUBLE", ["k"])})
+    bench.put("s", 1, {"id": 1, "k": 1, "v": 2**53}, {"id": 2, "k": 1, "v": 1})
+
+    assert bench.drain(1)[0]["t"] == [{"k": 1, "v": 2.0**53}]

@@ -30,7 +30,10 @@ _SYSTEM_ORDER = (SINCE, ORDINAL, COMMITTED)
 
 @dataclass(frozen=True)
 class Analysed:
-    """A flow that is right in itself: schemas, unique keys, carried system columns and used columns by step id, the columns of its tables."""
+    """A flow that is right in itself: schemas, unique keys, carried system columns and used columns by step id, the columns of its tables.
+
+    `casts` has by table the types that Spark casts columns to before they are stored.
+    """
 
     flow: Flow
     nodes: Mapping[str, Node]
@@ -40,6 +43,7 @@ class Analysed:
     carried: Mapping[str, tuple[str, ...]]
     used: Mapping[str, frozenset[str]]
     tables: Mapping[str, pa.Schema]
+    casts: Mapping[str, Mapping[str, str]]
     new_tables: Mapping[str, TableSchema]
     fingerprint: str
 
@@ -74,6 +78,7 @@ def analyse(flow: Flow, stream_schemas: Mapping[str, SchemaLike], table_schemas:
         carried={name: tuple(column for column in _SYSTEM_ORDER if column in needed[node]) for name, node in nodes.items()},
         used={name: used[node] for name, node in nodes.items()},
         tables={target.table: tables[target.table].columns for target in flow.targets},
+        casts={target.table: targets.casts(target, tables[target.table]) for target in flow.targets},
         new_tables=new,
         fingerprint=fingerprint(flow),
     )

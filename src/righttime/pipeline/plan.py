@@ -40,9 +40,9 @@ from righttime.pipeline.operators.aggregate import aggregate
 from righttime.pipeline.operators.distinct import distinct
 from righttime.pipeline.operators.history import as_of, history
 from righttime.pipeline.operators.join import RIGHT, join, left_join, lookup, lookup_or_null
-from righttime.pipeline.operators.query import Frame, Reach
-from righttime.pipeline.operators.signed import Parts, Signed, unite
-from righttime.pipeline.operators.target import additive_target, aggregated_target, keyed_target
+from righttime.pipeline.operators.query import Frame, Query, Reach, quoted
+from righttime.pipeline.operators.signed import JOB, Parts, Signed, unite
+from righttime.pipeline.operators.target import OPERATION, additive_target, aggregated_target, keyed_target
 from righttime.pipeline.reach import States
 from righttime.pipeline.shared import Inputs, Shared
 from righttime.pipeline.spans import Spans, Traced
@@ -254,8 +254,18 @@ class Plan:
             lines, parts = keyed_target(self._with_key(target), self.kept.parts(name, lambda traced: traced.keys(node, target.keys)), keys=target.keys)
         self._keep(name, parts)
         if lines is not None:
+            lines = self._cast(target, lines)
             self._guard.lines(node if self._is_fused(target) else target, lines)
             self.outputs.append(Output("target", target.table, "", lines))
+
+    def _cast(self, target: Target, lines: Frame) -> Frame:
+        """Return the lines with the types of the table, where it is for Spark to say what a value of one type is in another."""
+        casts, columns = self._analysed.casts[target.table], self._analysed.schemas[self._analysed.ids[target.node]].names
+        if not casts:
+            return lines
+        chosen = [f"CAST({quoted(name)} AS {casts[name]}) AS {quoted(name)}" if name in casts else quoted(name) for name in columns]
+        with Query(lines) as sql:
+            return sql.run(f"SELECT {', '.join([JOB, OPERATION, *chosen])} FROM {sql.view(lines)}")
 
     def _with_key(self, target: Target) -> Signed | None:
         """Return the changes for a target, without rows that have a null in their key: they are no rows of one key, and each fails by itself."""

@@ -20,6 +20,7 @@ from righttime.pipeline.expressions import Expressions
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.nodes import Node, Target
 from righttime.pipeline.step_columns import SchemaLike, named, spark_schema
+from righttime.pipeline.stored_types import keeps_apart, means_the_same, needs_cast
 
 
 class TargetTables:
@@ -53,12 +54,19 @@ class TargetTables:
             elif not field.nullable:
                 raise _fixed(self.flow, target, table, f"its column {field.name!r} is NOT NULL and not given")
 
+    def casts(self, target: Target, table: SchemaLike) -> dict[str, str]:
+        """Return the types that Spark has to cast columns to before they are stored, by column."""
+        given = {field.name: field.dataType for field in self.schemas[target.node]}
+        wanted = {field.name: field.dataType for field in spark_schema(table.columns) if field.name in given}
+        return {name: kind.simpleString() for name, kind in wanted.items() if needs_cast(given[name], kind, is_total=name in target.additive)}
+
     def _check_storable(self, target: Target, table: SchemaLike, given: StructField, wanted: StructField) -> None:
         found, kept = given.dataType.simpleString(), wanted.dataType.simpleString()
         if given.name in target.additive and not (isinstance(given.dataType, NumericType) and isinstance(wanted.dataType, NumericType)):
             what, expected = f"column {given.name!r} for table {target.table!r}", "a number, because it is additive,"
             raise TypeClash(flow=self.flow.name, origin=target.origin, what=what, found=found, expected=expected)
-        if not self.expressions.can_store(given.dataType, wanted.dataType):
+        fits = self.expressions.can_store(given.dataType, wanted.dataType) and means_the_same(given.dataType, wanted.dataType)
+        if not fits or (given.name in target.keys and not keeps_apart(given.dataType, wanted.dataType)):
             raise _fixed(self.flow, target, table, f"its column {given.name!r} is {kept}, where the step gives {found}")
 
 
