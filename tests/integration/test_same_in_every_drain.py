@@ -1,9 +1,11 @@
 """What a row means does not depend on the drain it comes in: names, types, values, and what a table cannot hold."""
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -11,7 +13,7 @@ from righttime.errors.flows import ColumnsFixed
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.operators.query import Reach
 from righttime.pipeline.spark import SparkOwner
-from tests.support.flows import Bench, dead_letters
+from tests.support.flows import Bench, MemoryStates, dead_letters
 from tests.support.signed_histories import session
 
 
@@ -121,3 +123,73 @@ def test_totals_are_stored_as_spark_would(child: SparkSession) -> None:
     bench.put("s", 1, {"id": 1, "k": 1, "v": 2**53}, {"id": 2, "k": 1, "v": 1})
 
     assert bench.drain(1)[0]["t"] == [{"k": 1, "v": 2.0**53}]
+
+
+# -- letters ---------------------------------------------------------------------------------------------------------
+
+
+def left(bench: Bench) -> dict[str, int]:
+    """Return how often each row is a dead letter after all drains."""
+    times: Counter[str] = Counter()
+    for letter in dead_letters(bench.results):
+        times[letter["row"]] += letter["weight"]
+    return {row: number for row, number in times.items() if number}
+
+
+@pytest.mark.parametrize("missing", ["null", "drop", "dead_letter"])
+def test_a_letter_behind_look_ups_in_a_row_ends_when_a_right_side_mends_it(child: SparkSession, missing: Any) -> None:
+    """The row is made again from what the first look-up has kept, and is the row that failed, with the same columns."""
+    flow = Flow("row")
+    rows = flow.stream("fact").lookup(flow.stream("d1"), on="k", take={"a": "w"}, missing=missing)
+    rows = rows.lookup(flow.stream("d2"), on="j", take={"b": "w"}, missing=missing)
+    rows.derive(c="v / b").select("id", "a", "c").into("t", keys="id")
+    streams = {"fact": ("id INT, k INT, j INT, v INT", ["id"]), "d1": ("k INT, w INT", ["k"]), "d2": ("j INT, w INT", ["j"])}
+    bench = Bench(flow, child, streams=streams, tables={"t": ("id INT, a INT, c DOUBLE", ["id"])})
+    bench.put("d1", 1, {"k": 1, "w": 5})
+    bench.put("d2", 1, {"j": 1, "w": 0})
+    bench.drain(1)
+    bench.put("fact", 2, {"id": 1, "k": 1, "j": 1, "v": 6})
+    bench.drain(2)
+    assert list(left(bench).values()) == [1]
+    bench.put("d2", 3, {"j": 1, "w": 2})
+
+    assert bench.drain(3)[0]["t"] == [{"id": 1, "a": 5, "c": 3.0}]
+    assert left(bench) == {}
+
+
+# -- state -----------------------------------------------------------------------------------------------------------
+
+
+def test_state_of_a_step_that_a_history_reads_too_comes_to_nothing(child: SparkSession) -> None:
+    """What only the history needs, above all the time of a change, is no part of what others keep: a row that went would never cancel out."""
+    flow = Flow("both")
+    items, others = flow.stream("item"), flow.stream("other")
+    items.history(keys="item", key="sk", start="since", end="until").into("dim", keys="sk")
+    items.lookup(others, on="item", take="name").into("t", keys="item")
+    items.join(others, on="item").into("u", keys="item")
+    flow.stream("other").lookup(items, on="item", take="price").into("v", keys="item")
+    wide = ("item INT, price INT, name STRING", ["item"])
+    bench = Bench(
+        flow,
+        child,
+        streams={"item": ("item INT, price INT", ["item"]), "other": ("item INT, name STRING", ["item"])},
+        tables={
+            "dim": ("item INT, price INT, sk BIGINT, since TIMESTAMP, until TIMESTAMP", ["sk"]),
+            "t": wide,
+            "u": wide,
+            "v": ("item INT, name STRING, price INT", ["item"]),
+        },
+    )
+    bench.put("item", 1, {"item": 1, "price": 1})
+    bench.put("item", 2, {"item": 1, "price": 2})
+    bench.take("item", 3, {"item": 1})
+    for horizon in (1, 2, 3):
+        bench.drain(horizon)
+
+    assert isinstance(bench.states, MemoryStates)
+    parts = {name: pa.concat_tables(tables) for name, tables in bench.states.parts.items() if name[1] in ("left", "right")}
+    assert len(parts) == 3
+    for name, table in parts.items():
+        rows = [column for column in table.column_names if column not in ("_job", "_w")]
+        assert not [column for column in rows if column.startswith("_")], name
+        assert set(table.group_by(rows).aggregate([("_w", "sum")])["_w_sum"].to_pylist()) == {0}

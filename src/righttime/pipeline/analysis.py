@@ -20,10 +20,10 @@ from righttime.pipeline.expressions import Expressions
 from righttime.pipeline.fingerprint import fingerprint
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.needs import used_columns
-from righttime.pipeline.nodes import COMMITTED, ORDINAL, SINCE, Node, Target
+from righttime.pipeline.nodes import COMMITTED, ORDINAL, SINCE, Node, Target, Union
 from righttime.pipeline.step_columns import SchemaLike, StepColumns
 from righttime.pipeline.target_tables import TargetTables
-from righttime.pipeline.unique import Keys, carried_columns, is_unique
+from righttime.pipeline.unique import Keys, asked_columns, carried_columns, is_unique
 
 _SYSTEM_ORDER = (SINCE, ORDINAL, COMMITTED)
 
@@ -46,6 +46,15 @@ class Analysed:
     casts: Mapping[str, Mapping[str, str]]
     new_tables: Mapping[str, TableSchema]
     fingerprint: str
+
+    def read_columns(self, reader: Node, place: int) -> tuple[str, ...]:
+        """Return the columns that a step takes of its input at this place: those that are used, and the system columns that it needs itself.
+
+        What other readers need is not among them: the time of a change is another one when the row goes. Parts of a union have its own columns.
+        """
+        step = self.ids[reader if isinstance(reader, Union) else reader.inputs[place]]
+        _, asked = asked_columns(reader, frozenset(self.carried[self.ids[reader]]))[place]
+        return (*(name for name in self.schemas[step].names if name in self.used[step]), *(name for name in _SYSTEM_ORDER if name in asked))
 
     def is_unique(self, target: Target) -> bool:
         """Return whether a key of this target can have no second row, whatever the rows are."""

@@ -105,7 +105,8 @@ class Kept:
             if there is None:
                 return None
             rows = there
-        return rows.frame
+        # The first one has kept more than this one reads; a dead letter of a later step would be another with it.
+        return replace(rows, columns=self._analysed.read_columns(node, 0)).rows()
 
     def _looked_up(self, node: Lookup, left: Signed) -> Signed | None:
         """Return what a look-up had made of some of its left rows before this drain."""

@@ -116,7 +116,7 @@ class Plan:
         if isinstance(node, Where | Select | Derive | Expect | Apply):
             return self._by_row(step, node)
         if isinstance(node, Union):
-            return unite([self._narrow(part, step) for part in node.parts])
+            return unite([self._narrow(node, place) for place in range(len(node.parts))])
         made, parts = self._with_state(step, node)
         self._keep(step, parts)
         if made is not None and isinstance(node, Join | Lookup | AsOf):
@@ -179,7 +179,7 @@ class Plan:
         merged = {right for left, right in node.on if left == right}
         names = self._analysed.schemas[self._analysed.ids[node.right]].names
         take = {name: name for name in names if name in used and name not in merged}
-        left, right = self._narrow(node.left), self._narrow(node.right)
+        left, right = self._narrow(node), self._narrow(node, 1)
         kept = self.kept.sides(
             step, left, right, (lambda traced: traced.joined(node)[0], lambda traced: traced.joined(node)[1]), always_right=node.how == "left"
         )
@@ -188,7 +188,7 @@ class Plan:
         return join(left, right, kept, on=node.on, take=take)
 
     def _lookup(self, step: str, node: Lookup) -> tuple[Signed | None, Parts]:
-        left, right, take = self._narrow(node.left), self._narrow(node.right), taken(self._analysed, node)
+        left, right, take = self._narrow(node), self._narrow(node, 1), taken(self._analysed, node)
         # Before the rows are read: state may be summed up meanwhile, and what was taken back before is not so in what was read before.
         is_net = self.kept.is_net(step, RIGHT)
         state = self.kept.sides_of_lookup(node, left, right)
@@ -206,7 +206,7 @@ class Plan:
     def _as_of(self, step: str, node: AsOf) -> tuple[Signed | None, Parts]:
         assert isinstance(node.right, History)
         take = taken(self._analysed, node)
-        left, right = self._narrow(node.left), self._narrow(node.right)
+        left, right = self._narrow(node), self._narrow(node, 1)
         start, end = node.right.start, node.right.end
         return as_of(left, right, self.kept.sides(step, left, right), on=node.on, take=take, types=types_of(self._analysed, step, take), start=start, end=end)
 
@@ -219,7 +219,7 @@ class Plan:
 
     def _measured(self, step: str, node: Aggregate) -> tuple[Signed | None, list[Measure]]:
         """Return the rows with one column for each measure's argument, and the measures over these."""
-        given = self._narrow(node.input)
+        given = self._narrow(node)
         if given is None:
             return None, []
         used = self._analysed.used[step]
@@ -277,13 +277,10 @@ class Plan:
         self._note("no_key", target.table, failed, with_row=True)
         return on
 
-    def _narrow(self, node: Node, reader: str | None = None) -> Signed | None:
-        """Return the changes of a step with the columns that are used, and the system columns that are carried; for a union as its other parts have them."""
-        given, step = self._deltas[node], self._analysed.ids[node]
-        if given is None:
-            return None
-        of = step if reader is None else reader
-        return self._only(given, [name for name in self._analysed.schemas[of].names if name in self._analysed.used[of]], self._analysed.carried[of])
+    def _narrow(self, reader: Node, place: int = 0) -> Signed | None:
+        """Return the changes that a step takes of its input at this place, with no more columns than it needs."""
+        given = self._deltas[reader.inputs[place]]
+        return None if given is None else replace(given, columns=self._analysed.read_columns(reader, place))
 
     def _plain(self, node: Node) -> Signed | None:
         """Return the changes of a step with the columns that are used, and no others: a row goes at another time than it came, and is the same row."""

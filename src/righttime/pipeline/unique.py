@@ -84,12 +84,13 @@ def carried_columns(order: Iterable[Node]) -> dict[Node, frozenset[str]]:
     nodes = list(order)
     for node in reversed(nodes):
         needed.setdefault(node, frozenset())
-        for given, names in _asks(node, needed[node]):
+        for given, names in asked_columns(node, needed[node]):
             needed[given] = needed.get(given, frozenset()) | names
     return needed
 
 
-def _asks(node: Node, needed: frozenset[str]) -> list[tuple[Node, frozenset[str]]]:
+def asked_columns(node: Node, needed: frozenset[str]) -> list[tuple[Node, frozenset[str]]]:
+    """Return which system columns a step asks of each of its inputs, in their order, if `needed` are those that it has to hand on."""
     match node:
         case History():
             return [(node.input, frozenset({SINCE, ORDINAL, COMMITTED}))]
@@ -100,7 +101,7 @@ def _asks(node: Node, needed: frozenset[str]) -> list[tuple[Node, frozenset[str]
         case Where() | Select() | Derive() | Expect() | Union() | Apply():
             return [(given, needed) for given in node.inputs]
         case _:
-            return []
+            return [(given, frozenset()) for given in node.inputs]
 
 
 def can_carry(node: Node) -> frozenset[str]:
