@@ -77,7 +77,7 @@ def connect(
     return dbapi.connect(target, opener=open, name=name, policy=policy, wait=wait, **settings)
 
 
-def _address(path: PathText) -> str:
+def _address(path: object) -> str:
     text = fspath(path) if isinstance(path, str | PathLike) else None
     if not isinstance(text, str):
         raise NotAWarehouse(path=repr(path), reason=f"a {type(path).__name__} names no folder and no address, which are texts or paths")

@@ -337,10 +337,10 @@ class Database(PostgresQueries):
         return self._warehouse.sql("SELECT 1")
 
 
-def test_ensure_accuracy_holds_through_views_of_a_database(warehouse: MemoryWarehouse) -> None:
+def test_ensure_accuracy_holds_through_views_of_a_database(warehouse: MemoryWarehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """Views are looked through there, too; names that a query makes itself are no tables, and make nothing stricter."""
     database = Database(warehouse)
-    warehouse._open_queries = lambda: database
+    monkeypatch.setattr(warehouse, "_open_queries", lambda: database)
     connection = dbapi.connect(warehouse)
     connection.ensure_accuracy("10 min", "sale")
     connection.ensure_accuracy("3s", "price")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from righttime.ledger.database import _address
+from righttime.errors import NotAWarehouse
+from righttime.ledger.database import _address, open_database
 from righttime.ledger.lock import WriterLock, _started, living_writer
 
 
@@ -65,3 +66,25 @@ def test_asking_for_the_writer_never_keeps_one_from_starting(tmp_path: Path) -> 
         done.set()
         for reader in readers:
             reader.join()
+
+
+def test_a_folder_that_cannot_be_used_is_refused_with_the_reason(tmp_path: Path) -> None:
+    """Whatever the system says to the folder, the ledger or the lock, it is an error with a code, and no lock stays behind."""
+    open_database(tmp_path / "shop", read_only=False, create=True).close()
+    (tmp_path / "shop" / "writer.lock").unlink()
+    (tmp_path / "shop" / "writer.lock").mkdir()
+    with pytest.raises(NotAWarehouse, match="Is a directory"):
+        open_database(tmp_path / "shop", read_only=False, create=False)
+
+    (tmp_path / "odd" / "ledger.db").mkdir(parents=True)
+    with pytest.raises(NotAWarehouse, match="Is a directory"):
+        open_database(tmp_path / "odd", read_only=True, create=False)
+
+    (tmp_path / "half" / "ledger.db.new").mkdir(parents=True)
+    with pytest.raises(NotAWarehouse, match="cannot be created"):
+        open_database(tmp_path / "half", read_only=False, create=True)
+    with pytest.raises(NotAWarehouse, match="cannot be created"):
+        open_database(tmp_path / "half", read_only=False, create=True)
+
+    with pytest.raises(NotAWarehouse, match="File name too long"):
+        open_database(tmp_path / ("x" * 300), read_only=True, create=False)

@@ -2,9 +2,11 @@
 
 In: a folder that is new, or has none of the project's files.
 Out: the files, and what to do next.
-Promise: writes over nothing; if one file is there already, nothing is written.
+Promise: writes over nothing; if one file is there already, or one cannot be written, nothing is left behind.
 """
 
+from collections.abc import Mapping
+from contextlib import suppress
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -13,7 +15,7 @@ from typing import Annotated
 import typer
 
 from righttime.cli.console import out, plain
-from righttime.errors.flows import ProjectTaken
+from righttime.errors.flows import ProjectNotWritten, ProjectTaken
 
 _QUERY = "SELECT store, sum(qty) AS qty, sum(amount) AS amount FROM store_sales GROUP BY store ORDER BY store"
 _RENAMED = {"gitignore": ".gitignore"}
@@ -25,13 +27,30 @@ Folder = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where to write
 def init(folder: Folder = Path()) -> None:
     """Write a small project: three streams of a shop, a flow into a star schema, and a program that feeds it."""
     content = dict(_files(files("righttime.cli") / "template", Path()))
-    taken = sorted(str(name) for name in content if (folder / name).exists())
-    if taken or (folder.exists() and not folder.is_dir()):
-        raise ProjectTaken(path=folder, names=", ".join(taken) or "a file of this name")
-    for name, text in content.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
+    try:
+        taken = sorted(str(name) for name in content if (folder / name).exists())
+        if taken or (folder.exists() and not folder.is_dir()):
+            raise ProjectTaken(path=folder, names=", ".join(taken) or "a file of this name")
+        _write(folder, content)
+    except OSError as error:
+        raise ProjectNotWritten(path=folder, reason=error) from error
     _say(folder, sorted(str(name) for name in content))
+
+
+def _write(folder: Path, content: Mapping[Path, str]) -> None:
+    made: list[Path] = []  # files and folders that were not there before, in the order in which they came
+    try:
+        for path, text in ((folder / name, text) for name, text in content.items()):
+            made += reversed([parent for parent in path.parents if not parent.exists()])
+            path.parent.mkdir(parents=True, exist_ok=True)
+            made.append(path)
+            path.write_text(text, encoding="utf-8")
+    except BaseException:
+        # Half a project would keep the next attempt from writing the whole one.
+        for path in reversed(made):
+            with suppress(OSError):
+                path.rmdir() if path.is_dir() else path.unlink()
+        raise
 
 
 def _files(place: Traversable, below: Path) -> list[tuple[Path, str]]:

@@ -5,8 +5,9 @@ Out: open warehouses, loaded projects.
 Promise: nothing here creates a warehouse; commands that only read leave it to its writer.
 """
 
+import sys
 from collections.abc import Iterator
-from contextlib import chdir, contextmanager
+from contextlib import ExitStack, chdir, contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -40,15 +41,30 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @contextmanager
 def project_at(folder: Path) -> Iterator[Project]:
     """Load a project, in whose folder the block then works, so that settings and relative paths are those of the project."""
-    if not folder.is_dir():
-        raise NoProject(path=folder, reason="there is no such folder")
-    with chdir(folder):
-        yield load_project(Path.cwd())
+    with ExitStack() as here:
+        try:
+            here.enter_context(chdir(folder))
+            inside = Path.cwd()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NoProject(path=folder, reason="there is no such folder") from error
+        except (OSError, ValueError) as error:
+            raise NoProject(path=folder, reason=f"it cannot be entered ({error})") from error
+        yield load_project(inside)
 
 
 def _warehouse(path: str) -> str:
     """Return the warehouse that is meant: the folder of a project stands for the project's."""
-    return path if "://" in path else (warehouse_of(Path(path).expanduser()) or path)
+    try:
+        return path if "://" in path else (warehouse_of(Path(path).expanduser()) or path)
+    except (RuntimeError, ValueError):
+        return path  # no path at all, which is refused where it is opened
+
+
+def standard_input() -> str:
+    """Return what is piped in; raise `UnicodeError` if that is no text in UTF-8."""
+    text = sys.stdin.read()
+    text.encode()  # in the C locale Python lets other bytes pass, as half characters that nobody can write again
+    return text
 
 
 def reader(path: str) -> Warehouse:

@@ -148,16 +148,22 @@ class UnwritableDatabase(Database):
 def open_database(folder: Path, *, read_only: bool, create: bool) -> Database:
     """Open the ledger in `folder`, for writing under the writer lock; create it where `create` allows and the folder is new or empty."""
     path = folder / LEDGER_FILE
-    _check_folder(folder, create=create and not read_only)
-    if path.exists():
-        _check_header(path)
+    try:
+        _check_folder(folder, create=create and not read_only)
+        if path.exists():
+            _check_header(path)
+    except OSError as error:
+        raise NotAWarehouse(path=str(folder), reason=f"it cannot be looked into ({error})") from error
     if read_only:
         return _connected(folder, lock=None)
     lock = WriterLock.acquire(folder)
     try:
         # Looked at again: until the lock was ours, another process may have created it.
         if not path.exists():
-            _create(folder)
+            try:
+                _create(folder)
+            except (OSError, sqlite3.Error) as error:
+                raise NotAWarehouse(path=str(folder), reason=f"it cannot be created ({error})") from error
         return _connected(folder, lock=lock)
     except BaseException:
         lock.release()

@@ -31,7 +31,10 @@ class WriterLock:
     @classmethod
     def acquire(cls, folder: Path) -> "WriterLock":
         """Take the lock without waiting. The file stays when the lock goes: removing it would let two takers hold two files."""
-        fd = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fd = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise NotAWarehouse(path=str(folder), reason=f"it cannot be locked for writing ({error}), which read_only=True does not need") from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             _lock_byte(fd, fcntl.F_WRLCK)

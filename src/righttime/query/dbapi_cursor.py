@@ -78,7 +78,7 @@ class Cursor:
     def fetchmany(self, size: int | None = None) -> list[tuple[Any, ...]]:
         """Return the next `size` rows, `arraysize` if not given; fewer at the end."""
         rows, begin = self._result(), self._place
-        wanted = self.arraysize if size is None else size
+        wanted: Any = self.arraysize if size is None else size
         if not isinstance(wanted, int) or wanted < 0:
             raise ProgrammingError(f"{wanted!r} is no number of rows to fetch. Pass a whole number from 0 on.", code="cursor.size")
         self._place = min(len(rows), begin + wanted)
