@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+import righttime as rt
 from righttime.errors import AccessDenied, BadSetting, NotAWarehouse
-from righttime.flight.access import EVERYTHING, READ, WRITE, Bearer, Tokens, check_exposure, is_loopback
+from righttime.flight.access import EVERYTHING, READ, WRITE, Bearer, Grant, Tokens, check_exposure, is_loopback
+from righttime.flight.desk import Desk
 from righttime.flight.transport import Target
 
 SECRET = "0123456789abcdef-secret"
@@ -28,6 +30,20 @@ def test_a_token_grants_its_scopes(tmp_path: Path) -> None:
     with pytest.raises(AccessDenied, match="no read scope"):
         granted[3].require(READ, action="read")
     assert SECRET not in repr(known) + repr(granted)
+
+
+def test_a_refusal_is_told_in_words(tmp_path: Path) -> None:
+    """Not by the names that calls have on the way."""
+    with rt.open(tmp_path / "wh") as wh:
+        desk, guest = Desk(wh, wh._writer("test")), Grant("guest", frozenset({READ}))
+        for action, grant, words in (
+            ("hello", None, "refuses to let you in: the call carries no token"),
+            ("create_table", guest, "refuses to create a table: the token 'guest' has no write scope"),
+            ("session.open", guest, "refuses to open a producer"),
+            ("session.flush", guest, "refuses to take rows"),
+        ):
+            with pytest.raises(AccessDenied, match=words):
+                desk._admitted(action, grant, lambda allowed: None)
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "short\n", f"a b c {SECRET}\n", f"admin {SECRET}\n"])

@@ -6,6 +6,7 @@ Promise: a stop keeps everything committed and ends with exit code 0; without to
 """
 
 import signal
+import ssl
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +17,11 @@ import typer
 
 from righttime.cli.console import err
 from righttime.client import Warehouse, open
-from righttime.errors import BadSetting
+from righttime.errors import BadSetting, NotAWarehouse
 from righttime.flight.access import Tokens, is_loopback
 from righttime.flight.health import HealthServer
-from righttime.flight.server import FlightService
+from righttime.flight.server import FlightService, check_address
+from righttime.flight.warehouse import is_service
 
 SIGNAL_S = 0.5
 """How often somebody who waits for a signal looks: Python runs its handler in the main thread only, and the signal may have woken another one."""
@@ -42,16 +44,20 @@ class Door:
 def serve(
     target: Annotated[str, typer.Argument(metavar="PATH|postgresql://…", help="The warehouse; a new or empty folder becomes one.")],
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.")] = 8815,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 8815,
     token_file: TokenFile = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     metrics_host: Annotated[str, typer.Option(help="The address for /healthz, /readyz and /metrics.")] = "127.0.0.1",
-    metrics_port: Annotated[int | None, typer.Option(help="The port for them; none if not given, 0 takes a free one.", show_default=False)] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="The port for them; none if not given, 0 takes a free one.", show_default=False)
+    ] = None,
 ) -> None:
     """Serve a warehouse over Arrow Flight until SIGTERM or Ctrl-C. Clients open righttime://HOST:PORT."""
-    stop = stop_on_signals()
+    if is_service(target):
+        raise NotAWarehouse(path=target, reason="a service has it open already, and only the one who has it open can serve it")
     door = door_of(host, port, token_file, tls_cert, tls_key)
+    stop = stop_on_signals()
     with open(target) as warehouse:
         service = listen(warehouse, door)
         health = None
@@ -70,8 +76,10 @@ def serve(
 
 
 def door_of(host: str, port: int, token_file: Path | None, tls_cert: Path | None, tls_key: Path | None) -> Door:
-    """Read the files of a door."""
-    return Door(host, port, Tokens() if token_file is None else Tokens.from_file(token_file), _certificate(tls_cert, tls_key))
+    """Read the files of a door, and try it: what keeps it from opening is told before a warehouse is opened or a flow begins."""
+    door = Door(host.strip("[]"), port, Tokens() if token_file is None else Tokens.from_file(token_file), _certificate(tls_cert, tls_key))
+    check_address(door.host, door.port, door.tokens)
+    return door
 
 
 def listen(warehouse: Warehouse, door: Door) -> FlightService:
@@ -97,7 +105,11 @@ def _certificate(cert: Path | None, key: Path | None) -> tuple[bytes, bytes] | N
     if cert is None or key is None:
         return None
     try:
-        return cert.read_bytes(), key.read_bytes()
+        found = cert.read_bytes(), key.read_bytes()
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password="")
+        return found
+    except ssl.SSLError as error:
+        raise BadSetting(name="tls-cert, tls-key", reason=f"{cert} and {key} are no certificate and its key without a password ({error.reason})") from error
     except OSError as error:
         raise BadSetting(name="tls-cert, tls-key", reason=f"{error.filename} cannot be read ({error.strerror})") from error
 
@@ -108,4 +120,4 @@ def say_where(service: FlightService, door: Door) -> None:
         err().print("No token is configured: everybody on this machine may read and write, nobody from another machine may connect.")
     if not service.tls and not is_loopback(service.host):
         err().print("No certificate is configured: rows and tokens cross the network in the clear.")
-    typer.echo(f"Serving righttime://{service.host}:{service.port}")
+    typer.echo(f"Serving {service.address}")

@@ -25,6 +25,26 @@ _SCOPES = frozenset((READ, WRITE))
 _TOKEN_LENGTH_MIN = 16
 _TOKENS_MAX = 1000
 HEADER = "authorization"
+_IN_WORDS = {
+    "hello": "let you in",
+    "catalog": "tell its tables",
+    "session.open": "open a producer",
+    "snapshot.take": "answer a query",
+    "group.take": "answer a query",
+    "create_table": "create a table",
+    "group.claim": "create a table",
+    "create_view": "create a view",
+    "group.view": "create a view",
+    "receipt": "show a receipt",
+    "receipts": "list receipts",
+    "verify": "verify a receipt",
+    "status": "tell its status",
+    "explain": "explain a query",
+    "losses": "tell its losses",
+    "materialize": "materialize",
+    "adopt": "adopt a table",
+    "gc": "collect files",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +58,11 @@ class Grant:
         """Raise `AccessDenied` if the scope is missing."""
         if scope not in self.scopes:
             raise AccessDenied(action=action, reason=f"the token {self.name!r} has no {scope} scope")
+
+
+def in_words(action: str) -> str:
+    """Return what a call asks for, as users know it and not as it is called on the way."""
+    return _IN_WORDS.get(action, "take rows" if action.startswith("session.") else "answer this call")
 
 
 EVERYTHING = Grant("anyone on this machine", _SCOPES)

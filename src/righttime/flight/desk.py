@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from righttime.errors import AccessDenied, BadMessage, NotLazy, RightTimeError, ServiceBusy, ServiceStopping
-from righttime.flight.access import READ, WRITE, Grant
+from righttime.flight.access import READ, WRITE, Grant, in_words
 from righttime.flight.failures import failure_record
 from righttime.flight.frames import Message, read_frame, write_frame
 from righttime.flight.group_calls import GroupCalls
@@ -99,9 +99,9 @@ class Desk:
     def _admitted(self, action: str, grant: Grant | None, work: Callable[[Grant], pa.Buffer]) -> pa.Buffer:
         """Work on a call if its caller may make it and there is room for it."""
         if grant is None:
-            raise AccessDenied(action=action, reason="the call carries no token that the service knows")
+            raise AccessDenied(action=in_words(action), reason="the call carries no token that the service knows")
         scope = self._calls[action][0] if action in self._calls else WRITE
-        grant.require(scope, action=action)
+        grant.require(scope, action=in_words(action))
         if action == "session.await":
             self._refuse_late(action)
             return work(grant)  # it only waits; the bound on sessions bounds it

@@ -27,8 +27,8 @@ class HealthServer:
         handler = type("Handler", (_Handler,), {"ready": staticmethod(ready), "status": staticmethod(status)})
         try:
             self._server = ThreadingHTTPServer((host, port), handler)
-        except OSError as error:
-            raise BadSetting(name="metrics-port", reason=f"{host}:{port} cannot be listened on ({error.strerror})") from error
+        except (OSError, OverflowError) as error:
+            raise BadSetting(name="metrics-port", reason=f"{host}:{port} cannot be listened on ({getattr(error, 'strerror', error)})") from error
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, name="righttime-health", daemon=True)

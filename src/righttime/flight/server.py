@@ -5,6 +5,8 @@ Out: what the desk answers.
 Promise: a call that is not of this service gets a coded error, and the next call is served.
 """
 
+import errno
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -18,6 +20,7 @@ from righttime.flight.access import READ, GrantFactory, GrantMiddleware, Tokens,
 from righttime.flight.desk import Desk, note_failure
 from righttime.flight.failures import failure_text
 from righttime.flight.frames import read_frame
+from righttime.flight.transport import Target
 from righttime.flight.warehouse_calls import Served
 from righttime.service import Engine
 from righttime.telemetry import get_log
@@ -33,8 +36,8 @@ class FlightService:
     def __init__(
         self, warehouse: Served, engine: Engine, *, host: str = "127.0.0.1", port: int = 0, tokens: Tokens | None = None, tls: tuple[bytes, bytes] | None = None
     ) -> None:
-        tokens = tokens or Tokens()
-        check_exposure(host, tokens)
+        tokens, host = tokens or Tokens(), host.strip("[]")
+        check_address(host, port, tokens)
         self._engine = engine
         self.desk = Desk(warehouse, engine)
         self.desk.reading.lay_out()
@@ -46,7 +49,9 @@ class FlightService:
             self.desk.reading.clear_away()
             if isinstance(error, RightTimeError):
                 raise
-            raise BadSetting(name="host, port or certificate", reason=f"the service cannot listen on {host}:{port} ({type(error).__name__})") from error
+            # The address was free a moment ago, so mostly it is the certificate; Flight says neither.
+            name = "tls-cert, tls-key" if tls else "host, port"
+            raise BadSetting(name=name, reason=f"the service cannot listen on {_shown(host, port)} ({type(error).__name__})") from error
         self._ended = threading.Event()
         self._reaper = threading.Thread(target=self._reap, name="righttime-flight-reaper", daemon=True)
         self._reaper.start()
@@ -56,6 +61,11 @@ class FlightService:
     def port(self) -> int:
         """The port it listens on."""
         return int(self._server.port)
+
+    @property
+    def address(self) -> str:
+        """The address that clients open."""
+        return str(Target(self.host, self.port))
 
     @property
     def ready(self) -> bool:
@@ -115,7 +125,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
 
     def __init__(self, desk: Desk, host: str, port: int, tokens: Tokens, tls: tuple[bytes, bytes] | None) -> None:
         self._desk = desk
-        super().__init__((host, port), tls_certificates=[tls] if tls else None, middleware={"grant": GrantFactory(tokens)})
+        super().__init__((_bracketed(host), port), tls_certificates=[tls] if tls else None, middleware={"grant": GrantFactory(tokens)})
 
     def do_action(self, context: Any, action: Any) -> Iterator[Any]:
         answer = self._desk.answer(action.type, action.body, _grant(context))
@@ -156,6 +166,38 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
             raise _flight_error("list", AccessDenied(action="list actions", reason="the call carries no token that the service knows"))
         grant.require(READ, action="list actions")
         return []
+
+
+def check_address(host: str, port: int, tokens: Tokens) -> None:
+    """Refuse an address that a service could not listen on, with the system's reason, or that lets other machines in without a token."""
+    check_exposure(host, tokens)
+    try:
+        places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        failures = [failure for place in places if (failure := _try_to_bind(place[0], place[4])) is not None]
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise BadSetting(name="host, port", reason=f"{_shown(host, port)} is no address to listen on ({getattr(error, 'strerror', error)})") from error
+    # A name may stand for several addresses, and not each must be one of this machine; but one that is taken answers our clients as somebody else.
+    failure = next((one for one in failures if one.errno == errno.EADDRINUSE), failures[0] if len(failures) == len(places) else None)
+    if failure is not None:
+        raise BadSetting(name="host, port", reason=f"the service cannot listen on {_shown(host, port)} ({failure.strerror})") from failure
+
+
+def _try_to_bind(family: int, address: Any) -> OSError | None:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as gRPC does, or connections of a service that has just ended would count
+            trial.bind(address)
+    except OSError as error:
+        return error
+    return None
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _shown(host: str, port: int) -> str:
+    return f"{_bracketed(host)}:{port}"
 
 
 def _grant(context: Any) -> Any:
