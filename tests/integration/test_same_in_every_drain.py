@@ -157,6 +157,31 @@ def test_a_letter_behind_look_ups_in_a_row_ends_when_a_right_side_mends_it(child
     assert left(bench) == {}
 
 
+# -- values ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["DOUBLE", "FLOAT", "STRUCT<x: DOUBLE>", "ARRAY<DOUBLE>"])
+def test_a_row_goes_from_a_look_up_as_it_came(child: SparkSession, kind: str) -> None:
+    """Whether its right side was ever changed or not, and whichever way it takes: a zero has no sign behind a look-up."""
+    flow = Flow("zero")
+    rows = flow.stream("fact").lookup(flow.stream("dim"), on="k", take=["w"])
+    rows.derive(t="to_json(struct(x))").aggregate(by="t", n="count(*)").into("c", keys="t")
+    zero: Any = {"DOUBLE": -0.0, "FLOAT": -0.0, "STRUCT<x: DOUBLE>": {"x": -0.0}, "ARRAY<DOUBLE>": [-0.0]}[kind]
+    bench = Bench(
+        flow, child, streams={"fact": (f"id INT, k INT, x {kind}", ["id"]), "dim": ("k INT, w INT", ["k"])}, tables={"c": ("t STRING, n BIGINT", ["t"])}
+    )
+    bench.put("dim", 1, {"k": 1, "w": 1})
+    bench.drain(1)
+    bench.put("fact", 2, {"id": 1, "k": 1, "x": zero})
+    came = bench.drain(2)[0]["c"]
+    bench.put("dim", 3, {"k": 1, "w": 2})
+    assert bench.drain(3)[0]["c"] == came
+    bench.take("fact", 4, {"id": 1})
+
+    assert len(came) == 1 and "-" not in came[0]["t"]
+    assert bench.drain(4)[0]["c"] == []
+
+
 # -- state -----------------------------------------------------------------------------------------------------------
 
 

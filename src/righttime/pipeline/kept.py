@@ -8,7 +8,7 @@ and from the right sides, which are kept, and is made again when a right side ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
@@ -17,6 +17,7 @@ from pyspark.sql.types import DataType
 from righttime.pipeline.analysis import Analysed
 from righttime.pipeline.nodes import AsOf, Lookup
 from righttime.pipeline.operators.join import BOTH, LEFT, RIGHT, Remember, columns_of, join, lookup, lookup_or_null
+from righttime.pipeline.operators.normal import needs_grouping
 from righttime.pipeline.operators.query import Frame, Query, Reach, in_one_partition
 from righttime.pipeline.operators.signed import Parts, Signed, touched
 from righttime.pipeline.reach import States
@@ -81,6 +82,12 @@ class Kept:
         self.reads.append(Read(step, part, only_is_net=True))
         return self._states.is_net(step, part)
 
+    def is_plain(self, node: Lookup) -> bool:
+        """Return whether left rows of a look-up can be joined with its kept right rows as they are: none was taken back, and grouping would change no value."""
+        step = self._analysed.ids[node]
+        names = {*self._analysed.read_columns(node, 0), *taken(self._analysed, node)}
+        return not any(map(needs_grouping, types_of(self._analysed, step, names).values())) and self.is_net(step, RIGHT)
+
     # -- look-ups ----------------------------------------------------------------------------------------------------
 
     def sides_of_lookup(self, node: Lookup, left: Signed | None, right: Signed | None) -> Parts:
@@ -141,6 +148,6 @@ def taken(analysed: Analysed, node: Lookup | AsOf) -> dict[str, str]:
     return {name: column for name, column in node.take if name in used}
 
 
-def types_of(analysed: Analysed, step: str, names: Mapping[str, str]) -> dict[str, DataType]:
+def types_of(analysed: Analysed, step: str, names: Collection[str]) -> dict[str, DataType]:
     """Return the types of some columns of a step."""
     return {field.name: field.dataType for field in analysed.schemas[step] if field.name in names}

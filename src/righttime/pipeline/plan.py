@@ -39,7 +39,7 @@ from righttime.pipeline.nodes import (
 from righttime.pipeline.operators.aggregate import aggregate
 from righttime.pipeline.operators.distinct import distinct
 from righttime.pipeline.operators.history import as_of, history
-from righttime.pipeline.operators.join import RIGHT, join, left_join, lookup, lookup_or_null
+from righttime.pipeline.operators.join import join, left_join, lookup, lookup_or_null
 from righttime.pipeline.operators.query import Frame, Query, Reach, quoted
 from righttime.pipeline.operators.signed import JOB, Parts, Signed, unite
 from righttime.pipeline.operators.target import OPERATION, additive_target, aggregated_target, keyed_target
@@ -190,11 +190,11 @@ class Plan:
     def _lookup(self, step: str, node: Lookup) -> tuple[Signed | None, Parts]:
         left, right, take = self._narrow(node), self._narrow(node, 1), taken(self._analysed, node)
         # Before the rows are read: state may be summed up meanwhile, and what was taken back before is not so in what was read before.
-        is_net = self.kept.is_net(step, RIGHT)
+        is_net = self.kept.is_plain(node)
         state = self.kept.sides_of_lookup(node, left, right)
         remember = remembered(node)
         if node.missing == "null":
-            types = types_of(self._analysed, step, take)
+            types = types_of(self._analysed, step, self._analysed.schemas[step].names)
             return lookup_or_null(left, right, state, on=node.on, take=take, types=types, remember=remember, is_net=is_net)
         if node.missing == "drop":
             return join(left, right, state, on=node.on, take=take, remember=remember)

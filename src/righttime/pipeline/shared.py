@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from righttime.pipeline.analysis import Analysed
 from righttime.pipeline.kept import Kept, remembered
 from righttime.pipeline.nodes import Apply, Derive, Lookup, Node, Select, StreamNode, Union, Where
-from righttime.pipeline.operators.join import LEFT, RIGHT
+from righttime.pipeline.operators.join import LEFT
 from righttime.pipeline.operators.query import Reach, frame_of
 from righttime.pipeline.operators.signed import Signed
 
@@ -75,7 +75,7 @@ class Shared:
 
     def _reads_once(self, node: Lookup) -> bool:
         """Return whether a look-up only puts its left changes to rows that stay as they are."""
-        plain = node.missing == "drop" or (node.missing == "null" and self._kept.is_net(self._analysed.ids[node], RIGHT))
+        plain = node.missing == "drop" or (node.missing == "null" and self._kept.is_plain(node))
         return plain and LEFT not in remembered(node) and not self._changes(node.right)
 
     def _changes(self, node: Node) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql.types import DataType
 
 from righttime.pipeline.operators.distinct import net_rows, transitions
+from righttime.pipeline.operators.normal import normal
 from righttime.pipeline.operators.query import Frame, Query, farthest, hint, names, quoted
 from righttime.pipeline.operators.signed import JOB, WEIGHT, Parts, Signed, State, before, consolidated, rows_of, touched
 
@@ -63,7 +64,8 @@ def lookup_or_null(
 ) -> tuple[Signed | None, Parts]:
     """Return the changes of all left rows with what their one right row gives, nulls of `types` where there is none, and the parts; as `lookup` otherwise.
 
-    With `is_net` no row of the right state was ever taken back: then left rows that meet nothing else need a plain outer join.
+    With `is_net` no row of the right state was ever taken back: then left rows that meet nothing else need a plain outer join. `types` has the left columns
+    too then, none of which may need grouping (`normal.py`): rows have the same values either way.
     """
     with Sides(left, right, state, on, take) as sides:
         made = sides.outer(types) if is_net and right is None else sides.or_null(sides.matches(), types)
@@ -146,11 +148,12 @@ class Sides:
         """Return the left rows with what the right state gives, nulls where it has no row; each line of that state is a row, one for each key at most."""
         if self.left is None or self.right_state is None:
             nothing = self.left_with_nulls(types)
-            return None if nothing is None else self.made(nothing)
+            values = {name: quoted(name) for name in (*self.columns, *self._take)}
+            return None if nothing is None else self.made(f"SELECT {_normal(values, types)}, {JOB}, {WEIGHT} FROM ({nothing})")
         equal = " AND ".join(f"l.{quoted(name)} = r.__on_{place}" for place, (name, _) in enumerate(self._on))
-        taken = "".join(f", r.__taken_{place} AS {quoted(name)}" for place, name in enumerate(self._take))
+        values = {name: f"l.{quoted(name)}" for name in self.columns} | {name: f"r.__taken_{place}" for place, name in enumerate(self._take)}
         right = f"({self.narrow(self.right_state)})"
-        columns = f"{names(self.columns, of='l')}{taken}, l.{JOB}, l.{WEIGHT}"
+        columns = f"{_normal(values, types)}, l.{JOB}, l.{WEIGHT}"
         return self.made(f"SELECT {hint('l', self.reach)} {columns} FROM {self.left} l LEFT JOIN {right} r ON {equal}")
 
     def or_null(self, found: str | None, types: Types) -> Signed | None:
@@ -196,6 +199,11 @@ class Sides:
         """Return right rows with these keys that give nulls."""
         nulls = [f"CAST(NULL AS {types[name].simpleString()})" for name in self._take]
         return f"SELECT {', '.join([*(quoted(name) for _, name in self._on), *nulls, rest])} FROM {keys}"
+
+
+def _normal(values: Mapping[str, str], types: Types) -> str:
+    """Return columns given as SQL by name, as grouping would give them; system columns have no type here, and stay as they are."""
+    return ", ".join(f"{normal(sql, types[name]) if name in types else sql} AS {quoted(name)}" for name, sql in values.items())
 
 
 def columns_of(state: Frame | None) -> tuple[str, ...]:
