@@ -17,6 +17,7 @@ from typing import Any
 
 from righttime.errors import RightTimeError
 from righttime.errors.flows import BadProject, FlowError, NoProject
+from righttime.flight.warehouse import is_service
 from righttime.pipeline.cycles import check_cycles
 from righttime.pipeline.flow import Flow
 from righttime.queues.declared import StreamSchema
@@ -76,7 +77,13 @@ def warehouse_of(folder: Path) -> str | None:
     except NoProject:
         return None
     named = _text(folder, table, "warehouse", "warehouse")
-    return named if "://" in named else str((folder / Path(named).expanduser()).resolve())
+    if is_service(named):
+        reason = "warehouse of [project] is a service, and flows run in the process that has the warehouse open; name what it serves"
+        raise BadProject(origin=folder / FILE, reason=f"{reason}, and serve it meanwhile with `righttime run --keep --listen`")
+    try:
+        return named if "://" in named else str((folder / Path(named).expanduser()).resolve())
+    except (RuntimeError, ValueError, OSError) as error:
+        raise BadProject(origin=folder / FILE, reason=f"warehouse of [project] is no path: {named!r} ({error})") from error
 
 
 def _read(folder: Path) -> dict[str, Any]:
@@ -112,7 +119,13 @@ def _texts(folder: Path, table: Mapping[str, Any], name: str, default: list[str]
 
 def _files(folder: Path, patterns: list[str]) -> list[Path]:
     """Return the files in a stable order; those whose names begin with _ are for other files to import."""
-    return sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file() and not path.name.startswith("_")})
+    found: set[Path] = set()
+    for pattern in patterns:
+        try:
+            found.update(path for path in folder.glob(pattern) if path.is_file() and not path.name.startswith("_"))
+        except (ValueError, NotImplementedError, OSError) as error:
+            raise BadProject(origin=folder / FILE, reason=f"flows of [project] has {pattern!r}, which finds no files: {error}") from error
+    return sorted(found)
 
 
 @contextmanager

@@ -10,10 +10,12 @@ import pyarrow as pa
 import pytest
 
 import righttime as rt
-from righttime.errors import BadSetting, LeaseExpired, RightTimeError, SchemaChanged, TooManySnapshots, WarehouseDamaged, WrongType
+from righttime.cli.dry_run import Known, look
+from righttime.errors import BadSetting, LeaseExpired, NotAWarehouse, RightTimeError, SchemaChanged, TooManySnapshots, WarehouseDamaged, WrongType
 from righttime.flight.frames import Message
 from righttime.flight.loading_calls import LoadingCalls
 from righttime.flight.reading_calls import ReadingCalls
+from righttime.project import Project
 from righttime.query.contract import Contract
 from righttime.service import Engine
 from righttime.testing import ManualClock
@@ -204,3 +206,13 @@ def test_a_server_that_is_down_is_told_and_nothing_is_lost(tmp_path: Path) -> No
         server._run("pg_ctl", "start", "-w", "-D", "cluster", "-l", "server.log", "-o", server._options({}))
         producer.commit(materialize=True)
         assert skus(warehouse) == [1, 2, 3]
+
+
+def test_a_dry_run_takes_an_empty_database_for_new_and_no_other(url: str, tmp_path: Path) -> None:
+    """What stands where the ledger would be is refused before a run comes upon it."""
+    project = Project(tmp_path, url, (), ())
+    assert look(project) == Known()
+    with psycopg.connect(url, autocommit=True) as other:
+        other.execute("CREATE SCHEMA righttime; CREATE TABLE righttime.guests (name text)")
+    with pytest.raises(NotAWarehouse, match="holds something else"):
+        look(project)

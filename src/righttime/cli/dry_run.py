@@ -76,8 +76,7 @@ def refuse(problems: Sequence[RightTimeError]) -> None:
 
 def look(project: Project) -> Known:
     """Look at the warehouse of a project; one that is not there yet has nothing."""
-    folder = Path(project.warehouse)
-    if "://" not in project.warehouse and (not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))):
+    if "://" not in project.warehouse and _is_new(Path(project.warehouse)):
         return Known()
     try:
         with reader(project.warehouse) as wh:
@@ -85,10 +84,17 @@ def look(project: Project) -> Known:
             flows = {status.name: status for status in wh.status().flows}
             fingerprints = {entry.name: entry.generations[-1].fingerprint for entry in Catalogue(wh.path / "flows").entries()}
             return Known(tables, wh.views(), peek(wh.path / "streams"), flows, fingerprints)
-    except NotAWarehouse:
-        if "://" in project.warehouse:
+    except NotAWarehouse as error:
+        if error.context.get("nothing_there"):
             return Known()
         raise
+
+
+def _is_new(folder: Path) -> bool:
+    try:
+        return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    except OSError:
+        return False  # whoever opens it says why it cannot be looked into
 
 
 def _analysed(flow: Flow, project: Project, known: Known, child: SparkSession) -> Analysed:

@@ -44,7 +44,7 @@ class PostgresLedger:
         try:
             with self._pool.connection() as connection:
                 if not check_ledger(connection, address):
-                    raise NotAWarehouse(path=address.name, reason=f"it has no schema {address.ledger!r}")
+                    raise NotAWarehouse(path=address.name, reason=f"it has no schema {address.ledger!r}", nothing_there=True)
             facts = {name: bytes(value) for name, value in self._rows("SELECT name, value FROM {0}.meta")}
             if not {"warehouse_id", "seal_key"} <= facts.keys():
                 raise WarehouseDamaged(path=address.name, reason="its ledger has lost its identity")
