@@ -1,7 +1,7 @@
 """`righttime materialize` and `righttime gc`: the two chores that change a warehouse.
 
 In: tables, or none for all.
-Out: what moved, and what was removed.
+Out: what was stored, and what was removed.
 Promise: no answer changes by either.
 """
 
@@ -19,16 +19,19 @@ def materialize(
 ) -> None:
     """Move committed rows from the log and memory into the tables of the warehouse."""
     with writer(warehouse) as wh:
-        before = {table.name: table.rows_stored for table in wh.status().tables}
+        before = {table.name: table for table in wh.status().tables}
         state = wh.materialize(*(tables or ()))
-        after = {table.name: table for table in wh.status().tables}
-    moved = {name: table for name, table in after.items() if table.rows_stored != before[name]}
-    shown = plain_table("table", "rows moved", "rows stored", "version", right=("rows moved", "rows stored", "version"))
-    for name, table in moved.items():
-        shown.add_row(plain(name), f"{table.rows_stored - before[name]:,}", f"{table.rows_stored:,}", str(table.version))
-    if moved:
+        after = wh.status().tables
+    # By version: updates store a table without changing how many rows it has. One that is declared meanwhile was not there before.
+    stored = [table for table in after if table.name not in before or table.version != before[table.name].version]
+    shown = plain_table("table", "rows before", "rows now", "version", right=("rows before", "rows now", "version"))
+    for table in stored:
+        rows_before = before[table.name].rows_stored if table.name in before else 0
+        shown.add_row(plain(table.name), f"{rows_before:,}", f"{table.rows_stored:,}", str(table.version))
+    if stored:
         out().print(shown)
-    out().print(f"State {state}: {sum(table.rows_stored - before[name] for name, table in moved.items()):,} rows moved.")
+    count = f"{len(stored):,} table{'' if len(stored) == 1 else 's'} stored" if stored else "nothing to store"
+    out().print(f"State {state}: {count}.")
 
 
 def gc(warehouse: WarehousePath = ".") -> None:
