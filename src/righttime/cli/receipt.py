@@ -1,12 +1,12 @@
 """`righttime receipt list | show | verify`: what answers knew, and whether that still holds.
 
-In: a receipt's id (its first characters are enough), or a JSON file that somebody handed over.
+In: a receipt's id (its first characters are enough), or its JSON that somebody handed over, in a file or as it is.
 Out: the receipt; for `verify` which check was made and how it ended.
 Promise: `verify` ends with exit code 0 only if the receipt holds.
 """
 
+import errno
 import json
-import sys
 import textwrap
 from pathlib import Path
 from typing import Annotated
@@ -15,9 +15,9 @@ import typer
 
 from righttime.changes.position import Commit
 from righttime.cli.console import moment, out, plain, plain_table, seconds, staleness
-from righttime.cli.options import AsJson, WarehousePath, reader
+from righttime.cli.options import AsJson, WarehousePath, reader, standard_input
 from righttime.client import Warehouse
-from righttime.errors import ReceiptForged
+from righttime.errors import ReceiptForged, ReceiptUnknown
 from righttime.ledger.receipts import Receipt, StreamCommit, Verification
 
 METHODS = {"rerun": "the query was run again at the same state", "ledger": "the cut was compared with the ledger"}
@@ -110,7 +110,9 @@ def _commit(commit: Commit) -> str:
 
 @app.command()
 def verify(
-    receipt: Annotated[str, typer.Argument(metavar="ID|FILE", help="The id, its first characters, a file with the receipt's JSON, or - for standard input.")],
+    receipt: Annotated[
+        str, typer.Argument(metavar="ID|FILE", help="The id, its first characters, a file with the receipt's JSON, - for standard input, or the JSON itself.")
+    ],
     warehouse: WarehousePath = ".",
 ) -> None:
     """Check that a receipt was issued here, unchanged, and that its answer still holds."""
@@ -123,12 +125,24 @@ def verify(
 
 
 def _verification(wh: Warehouse, receipt: str) -> Verification:
-    if receipt == "-":
-        return wh.verify(sys.stdin.read())
-    path = Path(receipt)
-    if path.is_file():
-        try:
-            return wh.verify(path.read_text(encoding="utf-8"))
-        except UnicodeDecodeError as error:
-            raise ReceiptForged(receipt=receipt, reason="it is not text") from error
-    return wh.receipt(receipt).verify()
+    text = _handed_over(receipt)
+    return wh.receipt(receipt).verify() if text is None else wh.verify(text)
+
+
+def _handed_over(receipt: str) -> str | None:
+    """Return the JSON that is meant: the argument itself, a file, or standard input; None for an id."""
+    if receipt.lstrip().startswith("{"):
+        return receipt
+    try:
+        if receipt == "-":
+            return standard_input()
+        if Path(receipt).is_file():
+            return Path(receipt).read_text(encoding="utf-8")
+    except UnicodeError as error:
+        raise ReceiptForged(receipt=receipt, reason="it is not text") from error
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise ReceiptForged(receipt=receipt, reason=f"the file cannot be read ({error.strerror})") from error
+    if "/" in receipt or "." in receipt:  # of which no id has any
+        raise ReceiptUnknown(receipt=f"{receipt} (there is no file of this name)")
+    return None

@@ -16,10 +16,10 @@ from typing import Annotated, Any
 import typer
 
 from righttime.cli.console import err, out, plain, plain_table, seconds, staleness
-from righttime.cli.options import WarehousePath, reader
-from righttime.errors import BadFreshness
+from righttime.cli.options import WarehousePath, reader, standard_input
+from righttime.errors import BadFreshness, SqlRefused
 from righttime.ledger.receipts import Receipt
-from righttime.query.answer import Answer
+from righttime.query.answer import Answer, python_columns
 
 TABLE_ROWS_MAX = 500
 
@@ -50,13 +50,20 @@ def sql(
     no_receipt: Annotated[bool, typer.Option("--no-receipt", help="Do not show the receipt.")] = False,
 ) -> None:
     """Answer a query as fresh as you ask. While another process writes, only what it has made durable can be seen: use --on-late answer."""
-    text = sys.stdin.read() if query == "-" else query
+    text = _piped() if query == "-" else query
     cut = None if as_of is None else _instant(as_of)
     with reader(warehouse) as wh:
         answer = wh.sql(text, freshness=freshness, wait=wait, on_late=on_late.value, as_of=cut)
     {Format.TABLE: _print_table, Format.JSON: _print_json, Format.CSV: _print_csv}[format](answer)
     if not no_receipt:
         err().print(receipt_line(answer.receipt), style="dim", soft_wrap=True)
+
+
+def _piped() -> str:
+    try:
+        return standard_input()
+    except UnicodeError as error:
+        raise SqlRefused(reason="what came from standard input is no text in UTF-8", way_out="Save the query as UTF-8.") from error
 
 
 def receipt_line(receipt: Receipt) -> str:
@@ -86,7 +93,7 @@ def _print_table(answer: Answer) -> None:
     table = plain_table(*(plain(name) for name in answer.columns), right=tuple(plain(name) for name in numeric))
     for column in table.columns:
         column.no_wrap, column.overflow = False, "fold"
-    for row in zip(*(column.to_pylist() for column in shown.columns), strict=True):
+    for row in zip(*python_columns(shown), strict=True):
         table.add_row(*("[dim]null[/]" if value is None else plain(cell_text(value)) for value in row))
     out().print(table)
     if len(answer) > shown.num_rows:
@@ -103,6 +110,7 @@ def _print_csv(answer: Answer) -> None:
     lines = csv.writer(sys.stdout, lineterminator="\n")
     lines.writerow(answer.columns)
     lines.writerows(["" if value is None else cell_text(value) for value in row] for row in answer.rows())
+    sys.stdout.flush()  # a reader that is gone is found here, as with the other formats, and not when Python ends
 
 
 def unique_names(columns: tuple[str, ...]) -> list[str]:
