@@ -127,6 +127,18 @@ def test_a_generated_project_works_as_printed(terminal: Terminal, tmp_path: Path
     assert {path: path.read_bytes() for path in before} == before
 
 
+def test_the_feed_goes_where_the_project_says(shop: Path, tmp_path: Path) -> None:
+    """Into the warehouse of `righttime.toml`, with the settings that stand there, wherever it is started."""
+    file = shop / "righttime.toml"
+    file.write_text(file.read_text().replace('"./warehouse"', '"./elsewhere"'))
+    fed = run_warm(str(shop / "feed.py"), "2", cwd=tmp_path)
+    assert "appended 2 purchases" in fed.stdout, fed.stderr
+    assert (shop / "elsewhere" / "ledger.db").exists()
+
+    file.write_text("wait_s = -1\n" + file.read_text())
+    assert "BadSetting: Setting 'wait_s'" in run_warm(str(shop / "feed.py"), "2", cwd=tmp_path).stderr
+
+
 def test_a_dry_run_shows_everything_and_makes_nothing(terminal: Terminal, shop: Path, tmp_path: Path) -> None:
     """Steps with columns and types, targets, refresh, zones and rows to load; a project whose warehouse is not there yet has none afterwards either."""
     before = sorted(path for path in shop.rglob("*"))

@@ -1,5 +1,6 @@
 """Sample changes for the streams of this project: `python feed.py [PURCHASES]`. Put what reads your own sources in its place."""
 
+import os
 import random
 import sys
 import time
@@ -10,13 +11,15 @@ from pathlib import Path
 import righttime as rt
 from flows.sales import sales
 from righttime.errors.flows import RowExists
+from righttime.project import warehouse_of
 
 ITEMS = {1: ("pen", "office"), 2: ("ink", "office"), 3: ("tea", "kitchen"), 4: ("cup", "kitchen"), 5: ("atlas", "books")}
 STORES = ("Aalborg", "Brno", "Cork")
 
 
 def main(count: int) -> None:
-    with rt.open(Path(__file__).parent / "warehouse") as wh:
+    os.chdir(Path(__file__).parent)  # where righttime.toml is: it names the warehouse, and its settings count
+    with rt.open(warehouse_of(Path.cwd()) or "warehouse") as wh:
         wh.create_streams(sales)
         try:
             wh.stream("item").insert([{"item_id": key, "title": title, "category": category} for key, (title, category) in ITEMS.items()])
