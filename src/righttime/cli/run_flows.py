@@ -8,6 +8,7 @@ what others published stays.
 
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,17 +65,15 @@ class Load(threading.Thread):
         self.tally = Tally()
         self.waiting = 0
         self.took_s = 0.0
-        self.error: RightTimeError | None = None
+        self.error: Exception | None = None
         self._engine = warehouse._writer("run flows")
         self._begun_s = time.monotonic()
 
     def run(self) -> None:
         try:
             self._bring_up()
-        except RightTimeError as error:
-            self.error = error
         except Exception as error:
-            self.error = RightTimeError(flow=self.flow.name, error=repr(error))
+            self.error = error
         self.took_s = time.monotonic() - self._begun_s
 
     def _bring_up(self) -> None:
@@ -82,12 +81,13 @@ class Load(threading.Thread):
         self._engine.mover.materialize([target.table for target in self.flow.targets])
 
     @property
-    def failure(self) -> RightTimeError | None:
+    def failure(self) -> Exception | None:
         """Why the flow did not get there: its own reason before that of those who waited for it."""
         return self.running.failure or self.error
 
 
 def run_flows(
+    context: typer.Context,
     project: ProjectPath = Path(),
     flow: FlowNames = None,
     refresh: RefreshNames = None,
@@ -98,7 +98,7 @@ def run_flows(
     tls_key: TlsKey = None,
 ) -> None:
     """Run the flows of a project: bring their targets up to now and store them."""
-    door = _door(listening, keep, token_file, tls_cert, tls_key)
+    door, debug = _door(listening, keep, token_file, tls_cert, tls_key), bool(context.find_root().params.get("debug"))
     stop = stop_on_signals() if keep else threading.Event()
     with project_at(project) as loaded:
         refuse(loaded.problems)
@@ -106,9 +106,11 @@ def run_flows(
         with open(loaded.warehouse) as wh:
             loads = _start(wh, chosen, anew)
             _watch(wh, loads, stop)
-            failed = _report(loads)
-            if keep and not failed and not stop.is_set():
-                failed = _keep(wh, loads, stop, door)
+            failed = _report(loads, debug=debug)
+            if stop.is_set():
+                _say_unfinished(wh, loads)
+            elif keep and not failed:
+                failed = _keep(wh, loads, stop, door, debug=debug)
     if failed:
         raise typer.Exit(1)
 
@@ -119,6 +121,7 @@ def _door(listening: str | None, keep: bool, token_file: Path | None, tls_cert: 
             raise typer.BadParameter("tokens and certificates are for --listen", param_hint="--listen")
         return None
     host, _, port = listening.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
     if not keep:
         raise typer.BadParameter("it serves as long as the flows are kept running; give --keep, too", param_hint="--listen")
     if not host or not port.isdecimal() or int(port) > 65535:
@@ -197,7 +200,7 @@ def _tallied(wh: Warehouse, loads: Sequence[Load]) -> Mapping[str, FlowStatus]:
     return {status.name: status for status in wh.flows()}
 
 
-def _report(loads: Sequence[Load]) -> bool:
+def _report(loads: Sequence[Load], *, debug: bool) -> bool:
     """Print what was done; return whether a flow failed."""
     shown = plain_table("flow", "jobs", "changes", "rows", "seconds", "stored in", right=("jobs", "changes", "rows", "seconds"))
     for load in loads:
@@ -207,18 +210,29 @@ def _report(loads: Sequence[Load]) -> bool:
             shown.add_row(plain(load.flow.name), f"{tally.jobs:,}", f"{tally.rows_in:,}", f"{tally.rows_out:,}", f"{load.took_s:.2f}", plain(tables))
     if shown.row_count:
         out().print(shown)
-    return _say_failures(loads)
+    return _say_failures(loads, debug=debug)
 
 
-def _say_failures(loads: Sequence[Load]) -> bool:
-    failed = [load for load in loads if load.failure is not None]
-    for load in failed:
-        assert load.failure is not None
-        err().print(error_line(load.failure), soft_wrap=True)
-    return bool(failed)
+def _say_failures(loads: Sequence[Load], *, debug: bool) -> bool:
+    failures = [load.failure for load in loads if load.failure is not None]
+    for failure in failures:
+        if debug:
+            traceback.print_exception(failure)
+        err().print(error_line(failure, debug=debug), soft_wrap=True)
+    return bool(failures)
 
 
-def _keep(wh: Warehouse, loads: Sequence[Load], stop: threading.Event, door: Door | None) -> bool:
+def _say_unfinished(wh: Warehouse, loads: Sequence[Load]) -> None:
+    """Say what a stop has left for the next run."""
+    waiting = {status.name: status.rows_waiting for status in wh.flows()}
+    for load in loads:
+        if load.is_alive():
+            left = waiting.get(load.flow.name, 0)
+            rest = f"{left:,} changes wait for the next run" if left else "the next run stores it"
+            err().print(f"Stopped before {load.flow.name} was up to date: {rest}.", markup=False, soft_wrap=True)
+
+
+def _keep(wh: Warehouse, loads: Sequence[Load], stop: threading.Event, door: Door | None, *, debug: bool) -> bool:
     """Stay until somebody wants to stop, or a flow fails; return whether one failed."""
     service = None if door is None else listen(wh, door)
     try:
@@ -230,7 +244,7 @@ def _keep(wh: Warehouse, loads: Sequence[Load], stop: threading.Event, door: Doo
     finally:
         if service is not None:
             service.stop()
-    return _say_failures(loads)
+    return _say_failures(loads, debug=debug)
 
 
 def _until(stop: threading.Event, over: Callable[[], bool], *, each: Callable[[], None]) -> None:

@@ -1,0 +1,424 @@
+"""The command line without Spark: what it refuses, with a code and the reason, and what it says where something goes wrong on the way."""
+
+import errno
+import io
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import typer
+
+import righttime as rt
+from righttime.cli import run_flows
+from righttime.cli.dry_run import look
+from righttime.cli.init import init
+from righttime.cli.options import project_at
+from righttime.cli.run_flows import Load
+from righttime.cli.serve import door_of, listen
+from righttime.cli.sql import _print_csv
+from righttime.errors import BadProject, NoProject, NotAWarehouse, RightTimeError
+from righttime.errors.flows import ProjectNotWritten
+from righttime.flight.access import Tokens
+from righttime.flight.health import HealthServer
+from righttime.project import Project, load_project, warehouse_of
+from righttime.query.answer import Answer
+from tests.end_to_end.cli_support import Terminal, make_shop
+from tests.unit.test_project import copy, write
+
+
+@pytest.fixture
+def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("COLUMNS", "240")
+    return Terminal(capsys)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A warehouse that has one receipt."""
+    folder = make_shop(tmp_path_factory.mktemp("refusals") / "shop")
+    with rt.open(folder) as wh:
+        wh.read("sale")
+    return folder
+
+
+# -- what happens on the way --------------------------------------------------------------------------------------------
+
+
+class Failing:
+    """A flow that fails in a way that nobody has a name for."""
+
+    failure = None
+
+    def wait(self) -> None:
+        raise ValueError("the well is dry")
+
+
+def failed_load() -> Load:
+    load = Load(SimpleNamespace(_writer=lambda what: None), SimpleNamespace(name="sales", targets=()), Failing())  # type: ignore[arg-type]
+    load.run()
+    return load
+
+
+def test_a_flow_that_fails_unexpectedly_says_what_happened(capsys: pytest.CaptureFixture[str]) -> None:
+    """Type and text of the cause are in the line; the traceback is shown on request only."""
+    assert run_flows._say_failures([failed_load()], debug=False)
+    shown = capsys.readouterr().err
+    assert "error [bug] ValueError: the well is dry" in shown
+    assert "Traceback" not in shown
+
+    assert run_flows._say_failures([failed_load()], debug=True)
+    shown = capsys.readouterr().err
+    assert "Traceback" in shown and "in wait" in shown
+
+
+def test_flows_that_are_stopped_before_they_are_done_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """A stop is no failure, so the exit code is 0; what the next run has to do is told."""
+    done = failed_load()
+    done.error = None
+    under_way = failed_load()
+    under_way.flow = SimpleNamespace(name="returns", targets=())  # type: ignore[assignment]
+    under_way.is_alive = lambda: True  # type: ignore[method-assign]
+    wh: Any = SimpleNamespace(flows=lambda: [SimpleNamespace(name="returns", rows_waiting=1234), SimpleNamespace(name="sales", rows_waiting=0)])
+
+    run_flows._say_unfinished(wh, [done, under_way])
+
+    assert capsys.readouterr().err == "Stopped before returns was up to date: 1,234 changes wait for the next run.\n"
+
+
+def test_materialize_lists_the_tables_that_were_stored(terminal: Terminal, tmp_path: Path) -> None:
+    """Also where updates leave as many rows as before, and deletes fewer.
+
+    | table   | before | now | why |
+    |---------|--------|-----|-----|
+    | sale    | 3      | 3   | an update |
+    | product | 2      | 1   | a delete |
+    | store   | 1      | 1   | nothing happened |
+    """
+    with rt.open(tmp_path / "shop") as wh:
+        for name in ("sale", "product", "store"):
+            wh.create_table(name, "sku INT, title STRING", keys=["sku"])
+        with wh.producer(name="till") as load:
+            load.insert_many("sale", [(1, "a"), (2, "b"), (3, "c")])
+            load.insert_many("product", [(1, "a"), (2, "b")])
+            load.insert("store", (1, "a"))
+            load.commit(materialize=True)
+            load.update("sale", {"title": "z"}, {"sku": 1})
+            load.delete("product", {"sku": 2})
+            load.commit(durability="log")
+
+    stored, again = terminal("materialize", "-w", tmp_path / "shop"), terminal("materialize", "-w", tmp_path / "shop")
+
+    assert (stored.code, again.code) == (0, 0)
+    assert re.search(r"^sale +3 +3 +\d+", stored.out, re.MULTILINE)
+    assert re.search(r"^product +2 +1 +\d+", stored.out, re.MULTILINE)
+    assert "store " not in stored.out
+    assert re.search(r"State \d+: 2 tables stored\.", stored.out)
+    assert re.search(r"State \d+: nothing to store\.", again.out)
+
+
+def test_a_table_that_is_created_meanwhile_is_no_error(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others may declare tables at a service between two looks at it."""
+    shop = make_shop(tmp_path / "shop")
+    materialize = rt.Warehouse.materialize
+
+    def busy(self: rt.Warehouse, *tables: str, **options: Any) -> int:
+        self.create_table("late", "sku INT")
+        with self.producer(name="other") as load:
+            load.insert("late", (1,))
+            load.commit()
+        return materialize(self, *tables, **options)
+
+    monkeypatch.setattr(rt.Warehouse, "materialize", busy)
+    ended = terminal("materialize", "-w", shop)
+
+    assert ended.code == 0, ended.err
+    assert re.search(r"^late +0 +1 +\d+", ended.out, re.MULTILINE)
+
+
+def test_csv_into_a_closed_pipe_fails_while_the_command_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As JSON and tables do; Python would find out at its end only, where nobody gives the exit code of a command."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    receipt: Any = None
+    with os.fdopen(writing, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        with pytest.raises(BrokenPipeError):
+            _print_csv(Answer(pa.table({"sku": [1]}), receipt, to_df=lambda table: None))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), pipe.fileno())
+
+
+# -- folders that cannot be used ----------------------------------------------------------------------------------------
+
+_GUEST = """
+import os, sys
+from righttime.cli import run
+os.setgid(65534)
+os.setuid(65534)
+for words in ({commands}):
+    print(run([word.replace("HERE", sys.argv[1]) for word in words.split()]), flush=True)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_folders_without_rights_are_refused_with_the_reason() -> None:
+    """Neither a lock nor a ledger, a project or a parent folder that somebody else has closed is a bug of ours."""
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        make_shop(Path(place) / "shop")
+        (Path(place) / "closed" / "shop").mkdir(parents=True)
+        (Path(place) / "closed").chmod(0o700)
+        make_shop(Path(place) / "unread")
+        (Path(place) / "unread" / "ledger.db").chmod(0o600)
+        (Path(place) / "paper").write_text("{}")
+        (Path(place) / "paper").chmod(0o600)
+        commands = [
+            "materialize -w HERE/shop",
+            "status -w HERE/unread",
+            "status -w HERE/closed/shop",
+            "init HERE/new",
+            "init HERE/closed/shop",
+            "run -p HERE/closed/shop",
+            "receipt verify HERE/paper -w HERE/shop",
+            "receipt verify HERE/closed/paper -w HERE/shop",
+        ]
+        program = _GUEST.format(commands=", ".join(map(repr, commands)))
+        ended = subprocess.run([sys.executable, "-c", program, place], capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "240"})
+
+    assert ended.stdout.split() == ["1"] * 8, ended.stderr
+    codes = re.findall(r"error \[([\w.]+)\]", ended.stderr)
+    assert codes == [
+        "warehouse.not_one",
+        "warehouse.not_one",
+        "project.bad",
+        "project.not_written",
+        "project.not_written",
+        "project.none",
+        *["receipt.forged"] * 2,
+    ], ended.stderr
+    assert ended.stderr.count("Permission denied") == 8
+
+
+def test_an_init_that_fails_half_way_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the next one would be refused because of files that the first one wrote; what was there before stays."""
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "notes.txt").write_text("mine")
+    write_text = Path.write_text
+    written: list[Path] = []
+
+    def full(path: Path, text: str, **options: Any) -> int:
+        if len(written) == 3:
+            write_text(path, text[:5], **options)
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        written.append(path)
+        return write_text(path, text, **options)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "write_text", full)
+        with pytest.raises(ProjectNotWritten, match="No space left"):
+            init(tmp_path / "shop")
+        with pytest.raises(ProjectNotWritten, match="No space left"):
+            init(tmp_path / "new" / "shop")
+
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["notes.txt", "shop"]
+    init(tmp_path / "shop")
+    assert (tmp_path / "shop" / "righttime.toml").exists()
+
+
+def test_a_project_below_a_file_is_none(tmp_path: Path) -> None:
+    """Whatever is in the way, the refusal has a code."""
+    (tmp_path / "file").write_text("x")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below", tmp_path / "missing"):
+        with pytest.raises(NoProject, match="no such folder"), project_at(folder):
+            raise AssertionError("never entered")
+    with pytest.raises(ProjectNotWritten, match="Not a directory"):
+        init(tmp_path / "file" / "below")
+
+
+@pytest.mark.parametrize("words", [["status", "-w"], ["materialize", "-w"], ["serve"], ["dry-run", "-p"], ["init"]])
+def test_a_home_of_nobody_is_no_bug(terminal: Terminal, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`~nobody_of_this_name/x` stands for the home of a user that there is not; where ~ is not read, it is a name like any other."""
+    monkeypatch.chdir(tmp_path)
+    ended = terminal(*words, "~nobody_of_this_name/x")
+    assert "[bug]" not in ended.err
+    assert ended.code == (0 if words == ["init"] else 1)
+
+
+@pytest.mark.parametrize("path", ["~nobody_of_this_name/x", "a\0b", 123, b"shop", None])
+def test_what_is_no_path_is_no_warehouse(path: Any) -> None:
+    """Also for programs."""
+    with pytest.raises(NotAWarehouse):
+        rt.open(path)
+
+
+# -- addresses that do not fit ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("warehouse", ["mysql://db/shop", "postgresql://%zz/shop", "postgresql://h:port/shop"])
+def test_a_dry_run_takes_only_an_empty_database_for_a_new_warehouse(warehouse: str, tmp_path: Path) -> None:
+    """An address that can never be one is refused by the dry run, not first by the run."""
+    with pytest.raises(NotAWarehouse):
+        look(Project(tmp_path, warehouse, (), ()))
+
+
+@pytest.mark.parametrize("command", ["dry-run", "run"])
+def test_a_project_is_not_run_through_a_service(terminal: Terminal, tmp_path: Path, command: str) -> None:
+    """Streams and flows are with the process that has the warehouse open."""
+    write(tmp_path, '[project]\nwarehouse = "righttime://127.0.0.1:8815"\n', a=copy("first"))
+    ended = terminal(command, "-p", tmp_path)
+    assert (ended.code, ended.err.startswith("error [project.bad]")) == (1, True), ended.err
+    assert "righttime.toml" in ended.err and "run --keep --listen" in ended.err
+
+
+def test_a_service_is_not_served(terminal: Terminal) -> None:
+    """There is nothing to open at the address of a service but the service."""
+    ended = terminal("serve", "righttime://127.0.0.1:8815")
+    assert (ended.code, ended.err.startswith("error [warehouse.not_one]")) == (1, True), ended.err
+
+
+def test_patterns_and_homes_of_a_project_are_checked(tmp_path: Path) -> None:
+    """What Python cannot read as a pattern is named, with the file that has it; so is a home of nobody."""
+    if sys.version_info < (3, 13):  # later ones take it for flows/*.py
+        with pytest.raises(BadProject, match=r"righttime\.toml") as caught:
+            load_project(write(tmp_path, '[project]\nflows = ["flows/**.py"]\n'))
+        assert "flows/**.py" in str(caught.value)
+    with pytest.raises(BadProject, match="nobody_of_this_name"):
+        warehouse_of(write(tmp_path, '[project]\nwarehouse = "~nobody_of_this_name/x"\n'))
+
+
+# -- ports --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that somebody else listens on."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        yield other.getsockname()[1]
+
+
+def test_an_address_that_cannot_be_listened_on_says_why(terminal: Terminal, tmp_path: Path, taken: int) -> None:
+    """In the words of the system: in use, unknown, not of this machine."""
+    tokens = tmp_path / "tokens"
+    tokens.write_text("somebody read,write 0123456789abcdef\n")
+    tokens.chmod(0o600)
+    in_use = terminal("serve", tmp_path / "shop", "--port", str(taken))
+    unknown = terminal("serve", tmp_path / "shop", "--port", "0", "--host", "no.such.host.invalid", "--token-file", tokens)
+    elsewhere = terminal("serve", tmp_path / "shop", "--port", "0", "--host", "192.0.2.1", "--token-file", tokens)
+
+    assert [one.code for one in (in_use, unknown, elsewhere)] == [1, 1, 1]
+    assert f"127.0.0.1:{taken}" in in_use.err and "Address already in use" in in_use.err
+    assert "no.such.host.invalid" in unknown.err and "ArrowException" not in unknown.err
+    assert "Cannot assign requested address" in elsewhere.err
+    assert not (tmp_path / "shop").exists(), "nothing is made for a service that cannot listen"
+
+
+def test_a_door_is_tried_before_any_flow_begins(terminal: Terminal, tmp_path: Path, taken: int) -> None:
+    """A first load may take hours; a port that is taken, or an address for everybody without a token, is told before."""
+    write(tmp_path, "[project]\n", a=copy("first"))
+    for address, why in ((f"127.0.0.1:{taken}", "Address already in use"), ("0.0.0.0:0", "token-file"), ("[::]:0", "token-file")):
+        ended = terminal("run", "-p", tmp_path, "--keep", "--listen", address)
+        assert (ended.code, why in ended.err) == (1, True), ended.err
+    assert not (tmp_path / "warehouse").exists()
+
+
+def speaks_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as trial:
+            trial.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not speaks_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize(("words", "host"), [("[::1]:0", "::1"), ("::1:0", "::1"), ("127.0.0.1:0", "127.0.0.1")])
+def test_hosts_are_read_in_both_spellings(words: str, host: str) -> None:
+    """IPv6 addresses come with brackets or without."""
+    door = run_flows._door(words, True, None, None, None)
+    assert door is not None
+    assert (door.host, door.port, door.tokens) == (host, 0, Tokens())
+
+
+@pytest.mark.skipif(not speaks_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_a_service_listens_on_ipv6(tmp_path: Path, host: str) -> None:
+    """And prints the address that clients can open."""
+    with rt.open(tmp_path / "shop") as wh:
+        wh.create_table("sale", "sku INT")
+        service = listen(wh, door_of(host, 0, None, None, None))
+        try:
+            assert service.address == f"righttime://[::1]:{service.port}"
+            with rt.open(service.address) as there:
+                assert there.tables() == ["sale"]
+        finally:
+            service.stop()
+
+
+@pytest.mark.parametrize("words", ["nonsense", "[::1]", "host:99999", ":8815"])
+def test_what_is_no_host_and_port_is_wrong_usage(words: str) -> None:
+    with pytest.raises(typer.BadParameter, match="HOST:PORT"):
+        run_flows._door(words, True, None, None, None)
+
+
+@pytest.mark.parametrize("options", [["--port", "99999"], ["--port", "-1"], ["--metrics-port", "99999"]])
+def test_ports_that_there_are_not_are_wrong_usage(terminal: Terminal, tmp_path: Path, options: list[str]) -> None:
+    assert terminal("serve", tmp_path / "shop", *options).code == 2
+
+
+def test_a_port_for_metrics_that_there_is_not_is_refused() -> None:
+    """Also for programs."""
+    nothing: Any = None
+    with pytest.raises(RightTimeError, match="metrics-port"):
+        HealthServer(host="127.0.0.1", port=99999, ready=nothing, status=nothing)
+
+
+# -- receipts and queries that come as text -----------------------------------------------------------------------------
+
+
+def receipt_text(shop: Path) -> str:
+    with rt.open(shop, read_only=True) as wh:
+        return wh.receipts(limit=1)[0].to_json()
+
+
+def test_a_receipt_may_be_the_argument_itself(terminal: Terminal, shop: Path) -> None:
+    """`receipt verify "$(cat receipt.json)"` is what people try first; spread over lines, too."""
+    text = receipt_text(shop)
+    assert terminal("receipt", "verify", text, "-w", shop).code == 0
+    assert terminal("receipt", "verify", "\n" + json.dumps(json.loads(text), indent=4), "-w", shop).code == 0
+
+
+@pytest.mark.parametrize(
+    ("receipt", "code", "words"),
+    [
+        ("x" * 5000, "receipt.unknown", ""),
+        ("a\0b", "receipt.unknown", ""),
+        ("./recipt.json", "receipt.unknown", "no file"),
+        ("{not json", "receipt.forged", ""),
+    ],
+)
+def test_what_is_no_receipt_is_refused_with_a_code(terminal: Terminal, shop: Path, receipt: str, code: str, words: str) -> None:
+    """A name that is too long for a file, and one that was mistyped."""
+    ended = terminal("receipt", "verify", receipt, "-w", shop)
+    assert (ended.code, ended.err.startswith(f"error [{code}] "), words in ended.err) == (1, True, True), ended.err
+
+
+@pytest.mark.parametrize(("command", "code"), [(["receipt", "verify"], "receipt.forged"), (["sql"], "sql.refused")])
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_standard_input_that_is_no_text_is_refused(
+    terminal: Terminal, shop: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], code: str, errors: str
+) -> None:
+    """In the C locale Python lets such bytes through, as half characters that no one can write."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"SELECT '\xff\xfe'"), encoding="utf-8", errors=errors))
+    ended = terminal(*command, "-", "-w", shop)
+    assert (ended.code, ended.err.startswith(f"error [{code}] ")) == (1, True), ended.err
