@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,13 +20,14 @@ import typer
 
 import righttime as rt
 from righttime.cli import run_flows
+from righttime.cli.console import error_line
 from righttime.cli.dry_run import look
 from righttime.cli.init import init
 from righttime.cli.options import project_at
 from righttime.cli.run_flows import Load
 from righttime.cli.serve import door_of, listen
-from righttime.cli.sql import _print_csv
-from righttime.errors import BadProject, NoProject, NotAWarehouse, RightTimeError
+from righttime.cli.sql import _print_csv, _print_json, _print_table
+from righttime.errors import AnswerUnreadable, BadProject, NoProject, NotAWarehouse, RightTimeError
 from righttime.errors.flows import ProjectNotWritten
 from righttime.flight.access import Tokens
 from righttime.flight.health import HealthServer
@@ -155,6 +156,17 @@ def test_csv_into_a_closed_pipe_fails_while_the_command_runs(monkeypatch: pytest
         with pytest.raises(BrokenPipeError):
             _print_csv(Answer(pa.table({"sku": [1]}), receipt, to_df=lambda table: None))
         os.dup2(os.open(os.devnull, os.O_WRONLY), pipe.fileno())
+
+
+@pytest.mark.parametrize("show", [_print_csv, _print_json, _print_table])
+def test_an_answer_that_python_cannot_read_prints_nothing(capsys: pytest.CaptureFixture[str], show: Callable[[Answer], None]) -> None:
+    """A time after the year 9999 is named by its column, with what a query can do about it, and no half of an answer is printed."""
+    receipt: Any = None
+    times = pa.array([2**60], pa.timestamp("us"))
+    with pytest.raises(AnswerUnreadable) as caught:
+        show(Answer(pa.table({"sku": [1], "sold": times}), receipt, to_df=lambda table: None))
+    assert capsys.readouterr().out == ""
+    assert error_line(caught.value).plain.endswith("Cast the column to STRING in the query.")
 
 
 # -- folders that cannot be used ----------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ _ADVICE = (
     ("(wait=)", "(--wait)"),
     ("(token= or RIGHTTIME_TOKEN)", "(RIGHTTIME_TOKEN)"),
     ("open it here with read_only=True", "use a command that only reads: sql, status or receipt"),
+    (" in the query, or take Answer.arrow()", " in the query"),
     ("which read_only=True does not need", "which commands that only read (sql, status, receipt) do not need"),
     ("Materialize (commit(materialize=True) or Warehouse.materialize)", "Materialize (`righttime materialize`)"),
     ("Warehouse.losses() names what is lost", "`righttime status` names what is lost"),

@@ -107,9 +107,10 @@ def _print_json(answer: Answer) -> None:
 
 
 def _print_csv(answer: Answer) -> None:
+    rows = answer.rows()  # before the first line, since it may fail
     lines = csv.writer(sys.stdout, lineterminator="\n")
     lines.writerow(answer.columns)
-    lines.writerows(["" if value is None else cell_text(value) for value in row] for row in answer.rows())
+    lines.writerows(["" if value is None else cell_text(value) for value in row] for row in rows)
     sys.stdout.flush()  # a reader that is gone is found here, as with the other formats, and not when Python ends
 
 
