@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 import righttime as rt
+from righttime.catalyst import gathering
 from righttime.catalyst.producer import OwnRows, Producer
 from righttime.changes.faults import CrashPoint
 from righttime.changes.position import START, Commit
@@ -635,17 +636,19 @@ class Machine(RuleBasedStateMachine):
 
 
 def run(examples: int) -> None:
-    run_state_machine_as_test(
-        Machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=STEPS,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            print_blob=True,
-            derandomize="RIGHTTIME_DICE" not in os.environ,  # `RIGHTTIME_DICE=1` for other histories in each run
-        ),
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gathering, "_MANY", 2)  # else no history is long enough to be gathered
+        run_state_machine_as_test(
+            Machine,
+            settings=settings(
+                max_examples=examples,
+                stateful_step_count=STEPS,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+                print_blob=True,
+                derandomize="RIGHTTIME_DICE" not in os.environ,  # `RIGHTTIME_DICE=1` for other histories in each run
+            ),
+        )
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from righttime.catalyst.ends import NONE
+from righttime.catalyst.gathering import gathered
 from righttime.catalyst.leases import LaneKey
 from righttime.catalyst.segments import Segment, all_positions, grouped, positions, rows_of, visible_rows
 from righttime.catalyst.shell import Catalyst
@@ -78,7 +79,7 @@ class Images:
                         runs = [few] if few else []
                     elif kind == "chunk":
                         runs = list(self._sealable(table.name, source, parts))
-                        tail += [(source, part) for part in parts[sum(map(len, runs)) :]]
+                        tail += [(source, part) for part in gathered(self._catalyst, table, source, parts[sum(map(len, runs)) :])]
                     else:
                         runs = []
                         tail += [(source, part) for part in parts]
@@ -123,7 +124,7 @@ class Images:
         pieces = [piece for piece, _, _ in run]
         with self._catalyst.lock:
             memory = self._catalyst.tables[table.name]
-            if memory.lane(source).replace(pieces, segment):
+            if memory.lane(source).replace(pieces, segment) is not None:
                 memory.discount(pieces)
                 if segment.in_memory:
                     memory.bytes_memory += segment.nbytes

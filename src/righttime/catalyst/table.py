@@ -33,7 +33,7 @@ class Rows(Protocol):
 
 
 class Piece:
-    """Rows with ascending ids: one run for a chunk, several for a segment sealed from many chunks."""
+    """Rows with ascending ids: one run for a chunk, several for what was gathered or sealed from many chunks."""
 
     __slots__ = ("content", "first_ids", "offsets", "rows")
 
@@ -221,29 +221,31 @@ class Lane:
         place = bisect_left(self.pieces, pieces[0].first_id, key=lambda piece: piece.first_id)
         return place if self.pieces[place : place + len(pieces)] == list(pieces) else None  # pieces equal themselves only
 
-    def replace(self, old: Sequence[Piece], content: Rows) -> bool:
-        """Put one sealed content in the place of neighbouring pieces; False if they are no longer all here."""
+    def replace(self, old: Sequence[Piece], content: Rows) -> Piece | None:
+        """Put one content with the same rows in the place of neighbouring pieces, and return its piece; None if they are no longer all here."""
         place = self._place(old)
         if place is None:
-            return False
+            return None
         first_ids: list[int] = []
         offsets: list[int] = []
         before, next_id = 0, -1
         # As ids ascend, this means one run: what a producer leaves that loads alone, thousands of pieces at a time.
         if old[-1].last_id - old[0].first_id + 1 == content.rows:
-            self.pieces[place : place + len(old)] = [Piece(content, (old[0].first_id,), (0,))]
-            return True
+            joined = Piece(content, (old[0].first_id,), (0,))
+            self.pieces[place : place + len(old)] = [joined]
+            return joined
         for piece in old:
             # A piece whose ids go on where the last one's ended needs no run of its own.
-            joined = 1 if piece.first_ids[0] == next_id else 0
-            if joined < len(piece.first_ids):
-                first_ids.extend(piece.first_ids[joined:])
-                offsets.extend(before + offset for offset in piece.offsets[joined:])
+            going_on = 1 if piece.first_ids[0] == next_id else 0
+            if going_on < len(piece.first_ids):
+                first_ids.extend(piece.first_ids[going_on:])
+                offsets.extend(before + offset for offset in piece.offsets[going_on:])
             before += piece.rows
             next_id = first_ids[-1] + before - offsets[-1]
         assert all(low < high for low, high in pairwise(first_ids))
-        self.pieces[place : place + len(old)] = [Piece(content, first_ids, offsets)]
-        return True
+        joined = Piece(content, first_ids, offsets)
+        self.pieces[place : place + len(old)] = [joined]
+        return joined
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from righttime.catalyst.ends import NOTHING, Hidden
+from righttime.catalyst.gathering import gathered
 from righttime.catalyst.images import Images
 from righttime.catalyst.leases import LaneKey, Lease
 from righttime.catalyst.maintainer import Admission
@@ -271,7 +272,8 @@ class Snapshots:
         columns = table.schema.columns
         parts = [table.stored.rows(table.schema, table.version, rows=table.rows_stored, hidden=table.hidden.stored)]
         parts.append(read_files(table.schema, self._own_files(table), {}))
-        parts.extend(visible_rows(slices, columns, table.hidden.hot) for slices in table.lanes.values() if slices)
+        for (_, source), slices in table.lanes.items():
+            parts += [visible_rows(gathered(self._catalyst, table.schema, source, slices), columns, table.hidden.hot)] if slices else []
         parts.append(table_of(table.own.chunks, columns))
         return pa.concat_tables(parts)
 
