@@ -1,6 +1,7 @@
 """Fixtures of the whole run: one PostgreSQL server and one Spark, each started by the first test that needs it."""
 
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,10 @@ hypothesis.settings.register_profile("righttime", deadline=None, print_blob=True
 hypothesis.settings.load_profile("righttime")
 
 start_quickly()
+
+# A shell gives what it starts in the background, as in `nohup make test &`, deaf ears for Ctrl-C; tests send it to programs that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED_MEMORY = Path("/dev/shm")
 MEMORY_MIN = 6 << 30

@@ -1,11 +1,10 @@
 """Connections that break: each commit happens once, each answer is whole, and what nobody can know is said."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -18,8 +17,7 @@ from righttime.query.contract import Contract
 from tests.support.crash import engine_of
 from tests.support.proxy import Proxy
 from tests.support.services import Service
-
-T = TypeVar("T")
+from tests.support.waits import until
 
 
 @pytest.fixture
@@ -98,8 +96,9 @@ def test_a_verification_that_takes_long_is_made_once(tmp_path: Path, monkeypatch
         rerun = consumer.rerun
 
         def slow(*arguments: Any) -> Any:
+            """Take so long that the client has asked for the same run twice more."""
             runs.append(1)
-            time.sleep(1)
+            until(lambda: service.desk._working >= 3)
             return rerun(*arguments)
 
         monkeypatch.setattr(consumer, "rerun", slow)
@@ -139,7 +138,7 @@ def test_a_call_that_was_carried_out_unseen_is_not_carried_out_again(service: Se
         proxy.swallow_answers()
         thread = threading.Thread(target=lambda: outcome.append(wh.create_table("once", "a INT")))
         thread.start()
-        _until(direct.tables)
+        until(direct.tables)
         proxy.heal()
         thread.join(timeout=30)
         assert outcome == [direct.schema("once")]
@@ -244,7 +243,7 @@ def test_a_silent_lazy_producer_is_reported_then_lost(hasty: Service) -> None:
         with pytest.raises(rt.RightTimeError) as caught:
             direct.producer(name="till")
         assert caught.value.code == "source.bad"
-        losses = _until(direct.losses)
+        losses = until(direct.losses)
         assert [(loss.source, loss.first, loss.last, loss.rows) for loss in losses] == [("till", 1, 3, 3)]
         assert skus(direct) == []
         with direct.producer(name="till") as anew:
@@ -269,7 +268,7 @@ def test_an_idle_producer_that_was_forgotten_goes_on_in_a_new_session(hasty: Ser
             load.insert("sale", (1, 1))
             load.commit()
             proxy.cut(refuse=True)
-            _until(lambda: not direct.status().producers)
+            until(lambda: not direct.status().producers)
             proxy.heal()
             load.insert("sale", (2, 2))
             assert load.commit().commit.number == 2
@@ -287,17 +286,6 @@ def test_a_query_whose_snapshot_lapsed_gets_no_other_rows(hasty: Service) -> Non
         wh.tables()
         with pytest.raises(LeaseExpired), snapshots.take(["sale"], Contract(0, 1.0, "error", None)) as snapshot:
             proxy.cut(refuse=True)
-            _until(lambda: direct.status().queries == 0)
+            until(lambda: direct.status().queries == 0)
             proxy.heal()
             snapshots.rows(snapshot.tables["sale"])
-
-
-def _until(ask: Callable[[], T], *, seconds: float = 30.0) -> T:
-    """Ask again until there is something; the service ends silent sessions in its own time."""
-    deadline = threading.Event()
-    for _ in range(int(seconds / 0.1)):
-        found = ask()
-        if found:
-            return found
-        deadline.wait(timeout=0.1)
-    raise AssertionError("it never came")

@@ -1,7 +1,6 @@
 """Queries in PostgreSQL's own SQL: run by PostgreSQL, with hot rows in them, each row once."""
 
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
@@ -18,6 +17,7 @@ from righttime.query.postgres_queries import PostgresQueries, is_postgres_query
 from righttime.service import Engine
 from tests.support.postgres import TempPostgres
 from tests.support.postgres_warehouse import fresh_database
+from tests.support.waits import until
 
 
 @pytest.fixture
@@ -260,8 +260,7 @@ def test_a_change_of_the_table_that_waits_for_a_query_does_not_stop_it(
         def prepared(*arguments: Any) -> None:
             if not waiting.ident:
                 waiting.start()
-                while not other.execute("SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'relation'").fetchall():
-                    time.sleep(0.01)
+                until(lambda: other.execute("SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'relation'").fetchall())
             prepare(*arguments)
 
         monkeypatch.setattr(queries, "_prepare", prepared)

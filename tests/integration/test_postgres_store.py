@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import threading
-import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -49,6 +48,7 @@ from righttime.warehouse.postgres_catalog import Found
 from righttime.warehouse.postgres_places import Places, places_of
 from tests.support.postgres import TempPostgres
 from tests.support.postgres_warehouse import add, create, everything, fresh_database, next_state, open_parts
+from tests.support.waits import until
 
 SALE = declare_table("sale", "sku INT, Name STRING", keys=["sku"])
 
@@ -485,8 +485,7 @@ def end_who_waits_for_the_lock(url: str) -> None:
     """End the session that waits for the writer lock, as a server does that is shut down."""
     ended = "SELECT pg_terminate_backend(pid, 5000) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     with psycopg.connect(url, autocommit=True) as third:
-        while not third.execute(ended).fetchall():
-            time.sleep(0.01)
+        until(lambda: third.execute(ended).fetchall())
 
 
 def test_a_commit_that_cannot_be_looked_up_is_unknown(url: str, parts: PostgresParts, other: psycopg.Connection) -> None:

@@ -1,11 +1,10 @@
 """The freshness contract: durations as people write them, and what cannot be said together."""
 
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ import pytest
 import righttime as rt
 from righttime.changes.durations import duration_us
 from righttime.errors import BadFreshness, BadSetting, FreshnessUnavailable
+from righttime.query import consumer as consumer_module
 from righttime.query.answer import Answer
 from righttime.query.contract import Contract, make_contract
 from righttime.query.snapshot import Snapshot
@@ -144,29 +144,44 @@ def test_an_as_of_that_is_no_time_is_refused(as_of: Any) -> None:
         made(as_of=as_of)
 
 
-def test_a_query_waits_once_for_its_rows_and_for_its_turn(tmp_path: Path) -> None:
+class Turns:
+    """Stands for the semaphore: says how long it was waited for, and lets time pass for it."""
+
+    def __init__(self, clock: SimpleNamespace, *, free_after_s: float) -> None:
+        self._clock, self._free_after_s = clock, free_after_s
+        self.timeouts: list[float] = []
+
+    def acquire(self, timeout: float) -> bool:
+        self.timeouts.append(timeout)
+        self._clock.now_s += min(timeout, self._free_after_s)
+        return timeout >= self._free_after_s
+
+    def release(self) -> None:
+        pass
+
+
+def test_a_query_waits_once_for_its_rows_and_for_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`wait` bounds both together, and the receipt has both."""
-    with rt.open(tmp_path, queries_max=1) as wh:
+    clock = SimpleNamespace(now_s=1000.0, monotonic=lambda: clock.now_s)
+    with rt.open(tmp_path) as wh:
         wh.create_table("sale", "sku INT")
         consumer = wh._writer("test").consumer
+        monkeypatch.setattr(consumer_module, "time", clock)
 
         @contextmanager
         def slowly(contract: Contract) -> Iterator[Snapshot]:
-            time.sleep(0.5)
+            clock.now_s += 6.0
             with consumer._snapshots.take(["sale"], contract) as snapshot:
                 yield snapshot
 
-        def ask(wait_s: float) -> Answer:
-            contract = Contract(freshness_us=0, wait_s=wait_s, on_late="error", as_of_us=None)
+        def ask(turns: Turns) -> Answer:
+            monkeypatch.setattr(consumer, "_turns", turns)
+            contract = Contract(freshness_us=0, wait_s=10.0, on_late="error", as_of_us=None)
             return consumer.answer("TABLE sale", (), contract, slowly(contract), lambda tables: consumer._snapshots.rows(tables["sale"]))
 
-        with consumer._turns:
-            begun_s = time.monotonic()
-            with pytest.raises(FreshnessUnavailable, match="queries_max") as raised:
-                ask(wait_s=1.0)
-            assert 1.0 <= time.monotonic() - begun_s < 1.45
-            assert raised.value.context["waited_s"] >= 1.0
-
-        consumer._turns.acquire()
-        threading.Timer(2.0, consumer._turns.release).start()
-        assert ask(wait_s=20).receipt.waited_s >= 1.0
+        late = Turns(clock, free_after_s=5.0)
+        with pytest.raises(FreshnessUnavailable, match="queries_max") as raised:
+            ask(late)
+        assert late.timeouts == [4.0]
+        assert raised.value.context["waited_s"] == 10.0
+        assert ask(Turns(clock, free_after_s=3.0)).receipt.waited_s == pytest.approx(3.0, abs=2.0)  # the rows were there in no time of the real clock

@@ -15,6 +15,7 @@ from righttime.flight.access import READ, WRITE, Grant
 from righttime.flight.desk import Desk
 from righttime.flight.frames import Message, read_frame, write_frame
 from righttime.query.contract import Contract
+from tests.support.waits import until
 
 GRANT = Grant("tester", frozenset({READ, WRITE}))
 
@@ -69,13 +70,13 @@ def test_a_snapshot_is_taken_once_though_the_first_try_fails_and_others_wait(des
     threads = [in_thread(first)]
     assert inside.wait(timeout=10)
     threads.append(in_thread(lambda: held.take("id", contract, lambda: works(second_inside, second_go_on), grant="g")))
-    _until(lambda: held._taking["id"].waiting == 2)
+    until(lambda: held._taking["id"].waiting == 2)
     go_on.set()
     assert second_inside.wait(timeout=10)
     done = threading.Event()
     done.set()
     threads.append(in_thread(lambda: held.take("id", contract, lambda: works(threading.Event(), done), grant="g")))
-    _until(lambda: held._taking["id"].waiting == 2)
+    until(lambda: held._taking["id"].waiting == 2)
     second_go_on.set()
     for thread in threads:
         thread.join(timeout=10)
@@ -159,12 +160,3 @@ def test_a_session_whose_losses_cannot_be_written_keeps_no_other_from_ending(des
     monkeypatch.setattr(sessions, "_note_loss", note)
     sessions.expire()
     assert (noted, [session.session_id for session in sessions.all()]) == (["b"], ["a"])
-
-
-def _until(true: Any) -> None:
-    turn = threading.Event()
-    for _ in range(1000):
-        if true():
-            return
-        turn.wait(timeout=0.01)
-    raise AssertionError("it did not come true")

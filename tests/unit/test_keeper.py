@@ -1,13 +1,14 @@
 """Rows that are stored by themselves, and those that cannot be stored yet."""
 
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
 
 import righttime as rt
 from righttime.catalyst import keeper
+from tests.support.waits import until
 
 
 @pytest.fixture
@@ -20,15 +21,6 @@ def wh(tmp_path: Path) -> Iterator[rt.Warehouse]:
 
 def unstored(wh: rt.Warehouse, table: str = "sale") -> int:
     return wh._writer("test").catalyst.tables[table].rows_unstored
-
-
-def until(true: Callable[[], bool]) -> None:
-    turn = threading.Event()
-    for _ in range(3000):
-        if true():
-            return
-        turn.wait(timeout=0.01)
-    raise AssertionError("it did not come true")
 
 
 @pytest.fixture
