@@ -152,6 +152,7 @@ class Engine:
             settings=self.settings,
             folder=self.folder,
             create_table=self.declare,
+            check_storable=self.foundation.check_storable,
             taps=TapParts(self.catalyst, self.snapshots, self.store, self.mover, self.settings.wait_s),
         )
         self.flows = Flows(parts)

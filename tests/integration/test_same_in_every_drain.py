@@ -10,10 +10,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from righttime.errors.flows import ColumnsFixed
-from righttime.pipeline.flow import Flow
+from righttime.flows.letters import LetterBook
+from righttime.pipeline.flow import Flow, Step
 from righttime.pipeline.operators.query import Reach
 from righttime.pipeline.spark import SparkOwner
-from tests.support.flows import Bench, MemoryStates, dead_letters
+from tests.support.flows import Bench, MemoryStates, Row, dead_letters
 from tests.support.signed_histories import session
 
 
@@ -180,6 +181,51 @@ def test_a_row_goes_from_a_look_up_as_it_came(child: SparkSession, kind: str) ->
 
     assert len(came) == 1 and "-" not in came[0]["t"]
     assert bench.drain(4)[0]["c"] == []
+
+
+# -- what a table cannot hold ----------------------------------------------------------------------------------------
+
+
+def kept_letters(bench: Bench) -> list[list[Row]]:
+    """Return the letters after each drain, as the flow keeps them."""
+    book = LetterBook("f", {"into_t": ["id"]}, letters_max=9)
+    found = []
+    for result in bench.results:
+        book.take(result.dead_letters, result.targets, {})
+        found.append([{"reason": letter.reason, "row": letter.row} for letter in book._letters.values()])
+    return found
+
+
+def of_stream(flow: Flow) -> Step:
+    return flow.stream("s").select("id", x="v")
+
+
+def test_a_text_that_is_too_long_for_its_column_is_a_dead_letter(child: SparkSession) -> None:
+    """The flow goes on, the row before it ends, and the letter ends when a text comes that fits."""
+    flow = Flow("f")
+    of_stream(flow).into("t", keys="id")
+    bench = Bench(flow, child, streams={"s": ("id INT, v STRING", ["id"])}, tables={"t": ("id INT, x VARCHAR(3)", ["id"])})
+    bench.put("s", 1, {"id": 1, "v": "abc"}, {"id": 2, "v": "äöü"})
+    bench.put("s", 2, {"id": 1, "v": "abcd"})
+    bench.put("s", 3, {"id": 1, "v": "ab"})
+
+    shown = [[row["x"] for row in bench.drain(horizon)[0]["t"]] for horizon in (1, 2, 3)]
+
+    assert shown == [["abc", "äöü"], ["äöü"], ["ab", "äöü"]]
+    reason = "table 't', column 'x': a text of 4 characters does not fit at most 3"
+    assert kept_letters(bench) == [[], [{"reason": reason, "row": '{"id": 1, "x": "abcd"}'}], []]
+
+
+def test_a_key_that_is_too_long_is_a_dead_letter_that_ends_nothing(child: SparkSession) -> None:
+    """It was never in the table, so nothing is taken away when it goes."""
+    flow = Flow("f")
+    flow.stream("s").select(id="v", x="id").into("t", keys="id")
+    bench = Bench(flow, child, streams={"s": ("id INT, v STRING", ["id"])}, tables={"t": ("id VARCHAR(2), x INT", ["id"])})
+    bench.put("s", 1, {"id": 1, "v": "abc"}, {"id": 2, "v": "ab"})
+    bench.take("s", 2, {"id": 1})
+
+    assert [bench.drain(horizon)[0]["t"] for horizon in (1, 2)] == [[{"id": "ab", "x": 2}]] * 2
+    assert [len(letters) for letters in kept_letters(bench)] == [1, 0]
 
 
 # -- state -----------------------------------------------------------------------------------------------------------

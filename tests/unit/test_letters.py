@@ -68,6 +68,11 @@ def test_a_long_reason_is_the_same_whichever_task_tells_it() -> None:
     assert came == went and came.startswith("the value 'xxx") and len(came) <= 500
 
 
+def test_a_reason_can_be_stored_wherever_its_table_is() -> None:
+    """It may quote the value that failed, and no PostgreSQL holds a U+0000."""
+    assert reason_of(RuntimeError("'a\0b' is no number")) == "'a\\u0000b' is no number"
+
+
 def test_expectations_with_one_name_are_counted_together() -> None:
     """Two branches may expect the same of their rows; neither count is lost."""
     unmet = (Unmet("02_expect", "positive", 1, 2), Unmet("04_expect", "positive", 1, 3), Unmet("04_expect", "positive", 2, 1))

@@ -21,6 +21,7 @@ from righttime.flows.jobs import FlowJob
 from righttime.flows.letters import PART, STEP, LetterBook
 from righttime.pipeline.analysis import Analysed
 from righttime.pipeline.execute import DrainResult, run_drain, run_planned
+from righttime.pipeline.limits import CheckStorable
 from righttime.pipeline.operators.query import Reach
 from righttime.pipeline.planned import DoesNotFit, PlannedDrains
 from righttime.pipeline.reach import TASK_BYTES, TooMuchState
@@ -52,8 +53,12 @@ class DrainEngine:
         letters_max: int,
         anew: bool = False,
         plans_serve_again: bool = True,
+        check: CheckStorable | None = None,
     ) -> None:
-        """Go on with the state in a folder as it was after the last job; with `anew`, with none, whatever a crash has left there."""
+        """Go on with the state in a folder as it was after the last job; with `anew`, with none, whatever a crash has left there.
+
+        `check` refuses what the store of the targets could never hold: such rows are dead letters.
+        """
         self._analysed = analysed
         self._spark = spark
         self._child: SparkSession | None = None
@@ -68,6 +73,7 @@ class DrainEngine:
         self._readers = 0  # plans that were made, each for whatever is there by then
         self._summed = (0, 0)
         self._letters_max = letters_max
+        self._check = check
         self._letters = self._no_letters()
         kept = self._states.frame(spark.child(), STEP, PART)
         if kept is not None:
@@ -94,7 +100,7 @@ class DrainEngine:
         if changes is None or sum(rows.nbytes for rows in changes.values()) > TASK_BYTES or self._plan_failures == _PLAN_FAILURES_MAX:
             return self._by_itself(child, jobs, numbers, spans)
         try:
-            planned = run_planned(self._analysed, self._plans, changes, numbers, spans=spans, dead_letters_max=self._letters_max)
+            planned = run_planned(self._analysed, self._plans, changes, numbers, spans=spans, dead_letters_max=self._letters_max, check=self._check)
         except DoesNotFit:
             return self._by_itself(child, jobs, numbers, spans)
         except TooMuchState:
@@ -113,7 +119,9 @@ class DrainEngine:
     ) -> DrainResult:
         self._readers += 1
         with inputs_of(self._spark, child, self._streams, jobs, folder=self._scratch, flow=self._analysed.flow.name) as inputs:
-            return run_drain(self._analysed, child, inputs, self._states, numbers, spans=spans, dead_letters_max=self._letters_max, reach=reach)
+            return run_drain(
+                self._analysed, child, inputs, self._states, numbers, spans=spans, dead_letters_max=self._letters_max, reach=reach, check=self._check
+            )
 
     def forget(self) -> None:
         """Begin again from nothing."""

@@ -34,6 +34,7 @@ from righttime.flows.taps import TapParts, Taps
 from righttime.flows.work import Work
 from righttime.pipeline.analysis import Analysed, analyse
 from righttime.pipeline.flow import Flow
+from righttime.pipeline.limits import CheckStorable
 from righttime.pipeline.spark import SparkOwner
 from righttime.settings import Settings
 from righttime.telemetry import get_log
@@ -58,6 +59,7 @@ class FlowParts:
     settings: Settings
     folder: Path
     create_table: Callable[[TableSchema], None]
+    check_storable: CheckStorable
     taps: TapParts
 
 
@@ -126,6 +128,7 @@ class Flows:
                 letters_max=letters_max,
                 anew=generation.first_job > last_job,  # nothing of it was shown: what is in its folder is of parts that nobody knows any more
                 plans_serve_again=mode != "sequential",
+                check=self._parts.check_storable,
             )
             work = self._work(link.source, generation, engine)
             runner = FlowRunner(link, flow.streams, generation.targets, self._schedule(flow, link, mode), work, mode=mode, rebuild=refresh)

@@ -30,7 +30,8 @@ _SYSTEM_ORDER = (SINCE, ORDINAL, COMMITTED)
 
 @dataclass(frozen=True)
 class Analysed:
-    """A flow that is right in itself: schemas, unique keys, carried system columns and used columns by step id, the columns of its tables.
+    """A flow that is right in itself: schemas, unique keys, carried system columns and used columns by step id, the columns and
+    partition columns of its tables.
 
     `casts` has by table the types that Spark casts columns to before they are stored.
     """
@@ -43,6 +44,7 @@ class Analysed:
     carried: Mapping[str, tuple[str, ...]]
     used: Mapping[str, frozenset[str]]
     tables: Mapping[str, pa.Schema]
+    partitions: Mapping[str, tuple[str, ...]]
     casts: Mapping[str, Mapping[str, str]]
     new_tables: Mapping[str, TableSchema]
     fingerprint: str
@@ -61,7 +63,7 @@ class Analysed:
         return is_unique(self.unique[self.ids[target.node]], target.keys)
 
 
-def analyse(flow: Flow, stream_schemas: Mapping[str, SchemaLike], table_schemas: Mapping[str, SchemaLike], child: SparkSession) -> Analysed:
+def analyse(flow: Flow, stream_schemas: Mapping[str, SchemaLike], table_schemas: Mapping[str, TableSchema], child: SparkSession) -> Analysed:
     """Check a flow and return what its plans need; freezes the flow. Raises the subclasses of `BadDeclaration`."""
     flow.freeze()
     check_cycles([flow])
@@ -72,7 +74,7 @@ def analyse(flow: Flow, stream_schemas: Mapping[str, SchemaLike], table_schemas:
         steps.visit(node)
     targets = TargetTables(flow, steps.schemas, expressions)
     new = {target.table: targets.new_table(target) for target in flow.targets if target.table not in table_schemas}
-    tables: dict[str, SchemaLike] = {**table_schemas, **new}
+    tables: dict[str, TableSchema] = {**table_schemas, **new}
     for target in flow.targets:
         targets.check(target, tables)
     needed = carried_columns(nodes.values())
@@ -87,6 +89,7 @@ def analyse(flow: Flow, stream_schemas: Mapping[str, SchemaLike], table_schemas:
         carried={name: tuple(column for column in _SYSTEM_ORDER if column in needed[node]) for name, node in nodes.items()},
         used={name: used[node] for name, node in nodes.items()},
         tables={target.table: tables[target.table].columns for target in flow.targets},
+        partitions={target.table: tables[target.table].partition_by for target in flow.targets},
         casts={target.table: targets.casts(target, tables[target.table]) for target in flow.targets},
         new_tables=new,
         fingerprint=fingerprint(flow),

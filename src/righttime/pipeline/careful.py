@@ -34,12 +34,10 @@ _REASON_MAX = 500
 class Careful:
     """A guard that runs each step by itself."""
 
-    def __init__(self, flow: str, child: SparkSession, failed: FailedRows, *, letters_max: int) -> None:
+    def __init__(self, flow: str, child: SparkSession, failed: FailedRows) -> None:
         self._flow = flow
         self._child = child
         self._failed = failed
-        # As many as may be left, as many as may have been there before and go, and as many that come and go.
-        self._found_max = 4 * letters_max
 
     def rows(self, step: str, node: Node | Target, given: Signed, make: RowStep) -> Signed | None:
         """Return what the step makes of the rows that it can take."""
@@ -88,7 +86,7 @@ class Careful:
     def _bury(self, trial: _Trial, given: Signed, reason: str) -> None:
         (row,) = frame_of(noted(given, with_row=True)).toArrow().to_pylist()
         self._failed.take([DeadLetter(trial.step, trial.origin, reason, row[JOB], row[WEIGHT], row[ROW])])
-        if len(self._failed) > self._found_max:
+        if len(self._failed) > self._failed.found_max:
             raise self._failed.too_many()
 
     def _local(self, made: list[_Made]) -> Signed | None:
@@ -125,5 +123,5 @@ def reason_of(error: Exception) -> str:
     else:
         text = text.split("\nJVM stacktrace", 1)[0].split("== SQL", 1)[0].split("== DataFrame", 1)[0]
     # What differs from task to task goes before anything is cut off: the row comes in one and goes in another, for the same reason.
-    text = without_task(" ".join(text.split()))
+    text = without_task(" ".join(text.split())).replace("\0", "\\u0000")  # a value is quoted as it is, and not every store holds that
     return text if len(text) <= _REASON_MAX else f"{text[: _REASON_MAX - 3]}..."

@@ -10,22 +10,24 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from righttime.changes.schema import TableSchema
 from righttime.errors.flows import ExpectationFailed, KeyTwice, LookupFailed, StepFailed
 from righttime.pipeline.analysis import Analysed
 from righttime.pipeline.careful import Careful, SparkFailure, reason_of
 from righttime.pipeline.collecting import collect
 from righttime.pipeline.failed import DeadLetter, FailedRows
 from righttime.pipeline.guard import Guard, Trusting
+from righttime.pipeline.limits import CheckStorable, TableLimits
 from righttime.pipeline.nodes import Expect, Lookup, Target
 from righttime.pipeline.operators.query import Reach, writing
 from righttime.pipeline.operators.signed import JOB, WEIGHT
-from righttime.pipeline.operators.target import CLASH, DELETE, OPERATION
+from righttime.pipeline.operators.target import CLASH, DELETE, OPERATION, UPDATE
 from righttime.pipeline.plan import Output, Plan
 from righttime.pipeline.planned import Found, PlannedDrains
 from righttime.pipeline.reach import States, TooMuchState, Watched, reach_of, set_up
@@ -72,22 +74,24 @@ def run_drain(
     spans: Mapping[str, Spans] | None = None,
     dead_letters_max: int = 10_000,
     reach: Reach | None = None,
+    check: CheckStorable | None = None,
 ) -> DrainResult:
     """Run the jobs of one drain and return what they give; the frames of `inputs` have `_job`, `_w` and the system columns of streams.
 
-    `spans` tells of streams between which values the columns of their changes lie; `reach` is chosen by their size if it is not given.
+    `spans` tells of streams between which values the columns of their changes lie; `reach` is chosen by their size if it is not given; `check` refuses what
+    the store of the targets could never hold.
 
     Raises `ExpectationFailed`, `LookupFailed` and `KeyTwice` with the first job concerned, `TooManyDeadLetters`, `StepFailed`.
     """
     flow = analysed.flow
-    results, failed = _Results(analysed), FailedRows(flow.name, jobs, letters_max=dead_letters_max)
+    results, failed = _Results(analysed, check), FailedRows(flow.name, jobs, letters_max=dead_letters_max)
     work = _Work(analysed, child, inputs, states, jobs, spans or {})
     try:
         with quiet():
             return results.of(work.run(reach or reach_of(inputs.values())), failed)
     except SparkFailure as error:
         log.info("drain.careful", flow=flow.name, jobs=len(jobs), reason=reason_of(error))
-    guard = Careful(flow.name, child, failed, letters_max=dead_letters_max)
+    guard = Careful(flow.name, child, failed)
     try:
         with quiet():
             found = work.run("sent", guard)
@@ -97,7 +101,14 @@ def run_drain(
 
 
 def run_planned(
-    analysed: Analysed, plans: PlannedDrains, changes: Mapping[str, pa.Table], jobs: range, *, spans: Mapping[str, Spans], dead_letters_max: int = 10_000
+    analysed: Analysed,
+    plans: PlannedDrains,
+    changes: Mapping[str, pa.Table],
+    jobs: range,
+    *,
+    spans: Mapping[str, Spans],
+    dead_letters_max: int = 10_000,
+    check: CheckStorable | None = None,
 ) -> DrainResult | None:
     """Run a small drain by a plan that is there, or is there from now on; None if it has to be run by itself because it fails.
 
@@ -109,7 +120,7 @@ def run_planned(
     except SparkFailure as error:
         log.info("drain.failed", flow=analysed.flow.name, jobs=len(jobs), reason=reason_of(error))
         return None
-    return _Results(analysed).of(found, FailedRows(analysed.flow.name, jobs, letters_max=dead_letters_max))
+    return _Results(analysed, check).of(found, FailedRows(analysed.flow.name, jobs, letters_max=dead_letters_max))
 
 
 @dataclass(frozen=True)
@@ -139,8 +150,9 @@ class _Work:
 class _Results:
     """Turns collected outputs into what the caller gets."""
 
-    def __init__(self, analysed: Analysed) -> None:
+    def __init__(self, analysed: Analysed, check: CheckStorable | None) -> None:
         self._analysed = analysed
+        self._check = check
 
     def of(self, found: Found, failed: FailedRows) -> DrainResult:
         """Return it, with the rows that have failed so far and those that the outputs tell of."""
@@ -152,7 +164,7 @@ class _Results:
             if output.kind == "no_key":
                 missing += self._without_key(output.step, table)
             elif output.kind == "target":
-                targets[output.step], unstorable = self._storable(output.step, table)
+                targets[output.step], unstorable = self._storable(output.step, table, failed)
                 missing += unstorable
         failed.take(missing)
         return DrainResult(
@@ -199,23 +211,25 @@ class _Results:
             return []
         return [DeadLetter(output.step, str(node.origin), NOT_FOUND, row[JOB], row[WEIGHT], row[ROW]) for row in table.to_pylist()]
 
-    def _storable(self, name: str, lines: pa.Table) -> tuple[pa.Table, list[DeadLetter]]:
-        """Return the lines as the table takes them, and as dead letters those with nulls where it has none; a bad row still ends the one before it."""
+    def _storable(self, name: str, lines: pa.Table, failed: FailedRows) -> tuple[pa.Table, list[DeadLetter]]:
+        """Return the lines as the table takes them, and as dead letters those that it cannot hold; a bad row still ends the one before it."""
         target = self._target(name)
         self._check_clash(target, lines)
         fitted = self._fitted(target, lines)
-        schema = self._analysed.tables[name]
-        keys = [field.name for field in schema if not field.nullable and field.name in target.keys]
-        others = [field.name for field in schema if not field.nullable and field.name not in target.keys]
-        no_key = _any_null(fitted, keys)
-        no_value = pc.and_(_any_null(fitted, others), pc.not_equal(fitted.column(OPERATION), DELETE))
-        bad = pc.or_(no_key, no_value)
-        if not pc.any(bad).as_py():
+        table = TableSchema(name, self._analysed.tables[name], target.keys, self._analysed.partitions[name])
+        limits = TableLimits(table, self._check, found_max=failed.found_max)
+        operations = fitted.column(OPERATION)
+        no_key, no_row = limits.refused_keys(fitted), limits.refused_rows(fitted, pc.not_equal(operations, DELETE))
+        bad = no_row | no_key
+        if not bad:
             return fitted, []
-        letters = self._unstorable(target, fitted.filter(bad))
-        ended = fitted.filter(pc.and_(no_value, pc.invert(no_key)))
+        letters = [self._unstorable(target, line, reason) for line, reason in zip(_at(fitted, bad).to_pylist(), bad.values(), strict=True)]
+        if len(bad) > failed.found_max:
+            failed.take(letters)
+            raise failed.too_many()
+        ended = _at(fitted, [place for place in no_row if place not in no_key and operations[place].as_py() == UPDATE])
         ended = ended.set_column(1, fitted.schema.field(1), pa.repeat(pa.scalar(DELETE, fitted.schema.field(1).type), ended.num_rows))
-        return pa.concat_tables([fitted.filter(pc.invert(bad)), ended]), letters
+        return pa.concat_tables([_at(fitted, [place for place in range(fitted.num_rows) if place not in bad]), ended]), letters
 
     def _fitted(self, target: Target, lines: pa.Table) -> pa.Table:
         schema = self._analysed.tables[target.table]
@@ -237,14 +251,10 @@ class _Results:
     def _target(self, name: str) -> Target:
         return next(target for target in self._analysed.flow.targets if target.table == name)
 
-    def _unstorable(self, target: Target, lines: pa.Table) -> list[DeadLetter]:
-        reason = _NULL.format(target.table)
-        found = []
-        for line in lines.to_pylist():
-            job, operation = line.pop(JOB), line.pop(OPERATION)
-            weight = -1 if operation == DELETE else 1
-            found.append(DeadLetter(f"into_{target.table}", str(target.origin), reason, job, weight, json.dumps(line, default=str)))
-        return found
+    def _unstorable(self, target: Target, line: dict[str, Any], reason: str) -> DeadLetter:
+        job, operation = line.pop(JOB), line.pop(OPERATION)
+        weight = -1 if operation == DELETE else 1
+        return DeadLetter(f"into_{target.table}", str(target.origin), reason, job, weight, json.dumps(line, default=str))
 
     def _check_clash(self, target: Target, lines: pa.Table) -> None:
         clashes = lines.filter(pc.equal(lines.column(OPERATION), CLASH))
@@ -267,10 +277,9 @@ def _summed(table: pa.Table) -> pa.Table:
     return net.filter(pc.not_equal(net.column(WEIGHT), 0))
 
 
+def _at(table: pa.Table, places: Iterable[int]) -> pa.Table:
+    return table.take(pa.array(list(places), pa.int64()))
+
+
 def _example(table: pa.Table, job: int) -> str:
     return str(table.filter(pc.equal(table.column(JOB), job)).column(ROW)[0].as_py())
-
-
-def _any_null(table: pa.Table, names: Iterable[str]) -> pa.ChunkedArray:
-    nothing = pa.chunked_array([pa.repeat(False, table.num_rows)])
-    return reduce(pc.or_, [pc.is_null(table.column(name)) for name in names], nothing)

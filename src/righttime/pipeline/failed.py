@@ -43,6 +43,8 @@ class FailedRows:
         self._letters: list[DeadLetter] = []
         self._times: Counter[tuple[str, str, str]] = Counter()
         self._left = 0
+        # As many as may be left, as many as may have been there before and go, and as many that come and go.
+        self.found_max = 4 * letters_max
 
     def __len__(self) -> int:
         return len(self._letters)
