@@ -27,7 +27,7 @@ from righttime.cli.options import project_at
 from righttime.cli.run_flows import Load
 from righttime.cli.serve import door_of, listen
 from righttime.cli.sql import _print_csv, _print_json, _print_table
-from righttime.errors import AnswerUnreadable, BadProject, NoProject, NotAWarehouse, RightTimeError
+from righttime.errors import AnswerUnreadable, BadProject, BadSetting, NoProject, NotAWarehouse, RightTimeError
 from righttime.errors.flows import ProjectNotWritten
 from righttime.flight.access import Tokens
 from righttime.flight.health import HealthServer
@@ -272,6 +272,11 @@ def test_what_is_no_path_is_no_warehouse(path: Any) -> None:
         rt.open(path)
 
 
+def test_a_certificate_in_a_home_of_nobody_is_refused() -> None:
+    with pytest.raises(BadSetting, match="nobody_of_this_name"):
+        rt.open("righttime://127.0.0.1:1", tls_ca="~nobody_of_this_name/ca.pem")
+
+
 # -- addresses that do not fit ------------------------------------------------------------------------------------------
 
 
@@ -423,6 +428,23 @@ def test_what_is_no_receipt_is_refused_with_a_code(terminal: Terminal, shop: Pat
     """A name that is too long for a file, and one that was mistyped."""
     ended = terminal("receipt", "verify", receipt, "-w", shop)
     assert (ended.code, ended.err.startswith(f"error [{code}] "), words in ended.err) == (1, True, True), ended.err
+
+
+def test_a_query_that_is_no_text_is_refused(terminal: Terminal, shop: Path) -> None:
+    """Bytes that are no UTF-8 come from a shell as half characters."""
+    ended = terminal("sql", "SELECT '\udcff'", "-w", shop)
+    assert (ended.code, ended.err.startswith("error [sql.refused] ")) == (1, True), ended.err
+
+
+def test_debug_reaches_a_flow_that_fails(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The option stands before the command, and counts for what fails in its threads."""
+    write(tmp_path, "[project]\n", a=copy("first"))
+    monkeypatch.setattr(run_flows, "_start", lambda wh, flows, anew: [failed_load()])
+    monkeypatch.setattr(run_flows, "_watch", lambda wh, loads, stop: None)
+    plain, debug = terminal("run", "-p", tmp_path), terminal("--debug", "run", "-p", tmp_path)
+    assert (plain.code, debug.code) == (1, 1)
+    assert ("Traceback" in plain.err, "Traceback" in debug.err) == (False, True)
+    assert "ValueError: the well is dry" in plain.err
 
 
 @pytest.mark.parametrize(("command", "code"), [(["receipt", "verify"], "receipt.forged"), (["sql"], "sql.refused")])

@@ -361,7 +361,8 @@ def test_a_bound_in_the_text_goes_before_ensure_accuracy(connection: dbapi.Conne
 
 def test_ensure_accuracy_refuses_what_it_does_not_know(connection: dbapi.Connection) -> None:
     """A misspelt table would be relaxed in vain."""
-    for arguments, code in ((("5s", "ghost"), "table.unknown"), (("soon", "sale"), "freshness.bad")):
+    wrong: list[tuple[tuple[Any, ...], str]] = [(("5s", "ghost"), "table.unknown"), (("5s", 7), "table.unknown"), (("soon", "sale"), "freshness.bad")]
+    for arguments, code in wrong:
         with pytest.raises(dbapi.ProgrammingError) as caught:
             connection.ensure_accuracy(*arguments)
         assert caught.value.code == code
@@ -488,6 +489,17 @@ def test_a_time_that_python_does_not_know_is_an_error_with_a_way_out(
     with pytest.raises(dbapi.DataError) as caught:
         connection.cursor().execute("SELECT * FROM sale")
     assert caught.value.code == "answer.unreadable"
+
+
+@pytest.mark.parametrize("operation", [None, 7, b"SELECT 1", ["SELECT 1"], "SELECT '\udcff'"])
+def test_what_is_no_text_is_no_statement(connection: dbapi.Connection, operation: Any) -> None:
+    """Half characters are none: no database could be sent them."""
+    cursor = connection.cursor()
+    attempts: list[Callable[[], Any]] = [lambda: cursor.execute(operation), lambda: cursor.executemany(operation, [(1,)])]
+    for attempt in attempts:
+        with pytest.raises(dbapi.ProgrammingError) as caught:
+            attempt()
+        assert caught.value.code == "sql.refused"
 
 
 @pytest.mark.parametrize("operation", [INSERT, "UPDATE sale SET qty = ? WHERE sku = ?"])

@@ -62,8 +62,12 @@ def _warehouse(path: str) -> str:
 
 def standard_input() -> str:
     """Return what is piped in; raise `UnicodeError` if that is no text in UTF-8."""
-    text = sys.stdin.read()
-    text.encode()  # in the C locale Python lets other bytes pass, as half characters that nobody can write again
+    return checked_text(sys.stdin.read())
+
+
+def checked_text(text: str) -> str:
+    """Return text of a shell; raise `UnicodeError` if it is none: Python lets other bytes pass, as half characters that nobody can write again."""
+    text.encode()
     return text
 
 

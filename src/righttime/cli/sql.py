@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from righttime.cli.console import err, out, plain, plain_table, seconds, staleness
-from righttime.cli.options import WarehousePath, reader, standard_input
+from righttime.cli.options import WarehousePath, checked_text, reader, standard_input
 from righttime.errors import BadFreshness, SqlRefused
 from righttime.ledger.receipts import Receipt
 from righttime.query.answer import Answer, python_columns
@@ -50,7 +50,7 @@ def sql(
     no_receipt: Annotated[bool, typer.Option("--no-receipt", help="Do not show the receipt.")] = False,
 ) -> None:
     """Answer a query as fresh as you ask. While another process writes, only what it has made durable can be seen: use --on-late answer."""
-    text = _piped() if query == "-" else query
+    text = _text(query)
     cut = None if as_of is None else _instant(as_of)
     with reader(warehouse) as wh:
         answer = wh.sql(text, freshness=freshness, wait=wait, on_late=on_late.value, as_of=cut)
@@ -59,11 +59,11 @@ def sql(
         err().print(receipt_line(answer.receipt), style="dim", soft_wrap=True)
 
 
-def _piped() -> str:
+def _text(query: str) -> str:
     try:
-        return standard_input()
+        return standard_input() if query == "-" else checked_text(query)
     except UnicodeError as error:
-        raise SqlRefused(reason="what came from standard input is no text in UTF-8", way_out="Save the query as UTF-8.") from error
+        raise SqlRefused(reason="it is no text in UTF-8", way_out="Write or save the query as UTF-8.") from error
 
 
 def receipt_line(receipt: Receipt) -> str:

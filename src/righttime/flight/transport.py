@@ -82,8 +82,8 @@ class Target:
         if tls_ca is not None:
             try:
                 roots = Path(tls_ca).expanduser().read_bytes()
-            except OSError as error:
-                raise BadSetting(name="tls_ca", reason=f"the certificate file {tls_ca} cannot be read ({error.strerror})") from error
+            except (OSError, RuntimeError) as error:
+                raise BadSetting(name="tls_ca", reason=f"the certificate file {tls_ca} cannot be read ({getattr(error, 'strerror', error)})") from error
         return cls(host, port or PORT, tls or roots is not None, roots)
 
     @property

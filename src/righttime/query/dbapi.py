@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from righttime.changes.durations import Duration, duration_us
-from righttime.errors import RightTimeError
+from righttime.errors import RightTimeError, SqlRefused
 from righttime.query.change_plan import change_statement
 from righttime.query.change_runs import ChangePlan, change_plan
 from righttime.query.dbapi_cursor import Cursor
@@ -195,7 +195,7 @@ class Connection:
         warehouse = self._warehouse()
         with mapped_errors():
             asked_us = duration_us(freshness)
-            names = [warehouse.schema(table).name for table in tables]
+            names = [warehouse.schema(str(table)).name for table in tables]
         if not tables:
             self._freshness_default_us = asked_us
             self._freshness_us.clear()
@@ -261,7 +261,7 @@ class Connection:
 
     def _plan(self, sql: str) -> "InsertPlan | ChangePlan | None":
         """Return how to run a statement that writes, None for other statements; a loader sends the same text a million times."""
-        plan = self._plans.get(sql)
+        plan = self._plans.get(sql) if isinstance(sql, str) else None
         if plan is None:
             plan = self._new_plan(sql)
             if plan is None:
@@ -273,8 +273,16 @@ class Connection:
 
     def _new_plan(self, sql: str) -> "InsertPlan | ChangePlan | None":
         warehouse = self._warehouse()
+        _refuse_no_text(sql)
         change = change_statement(sql)
         if change is not None:
             return change_plan(change, warehouse.schema(change.table))
         statement = insert_statement(sql)
         return None if statement is None else insert_plan(statement, warehouse.schema(statement.table))
+
+
+def _refuse_no_text(sql: Any) -> None:
+    try:
+        sql.encode()
+    except (AttributeError, UnicodeError) as error:
+        raise SqlRefused(reason=f"a {type(sql).__name__} that is no text in UTF-8 is no SQL", way_out="Pass SQL as a str.", syntax=True) from error
