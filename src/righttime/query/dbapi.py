@@ -261,7 +261,8 @@ class Connection:
 
     def _plan(self, sql: str) -> "InsertPlan | ChangePlan | None":
         """Return how to run a statement that writes, None for other statements; a loader sends the same text a million times."""
-        plan = self._plans.get(sql) if isinstance(sql, str) else None
+        given: Any = sql  # by programs without types, too
+        plan = self._plans.get(sql) if isinstance(given, str) else None
         if plan is None:
             plan = self._new_plan(sql)
             if plan is None:
