@@ -196,6 +196,33 @@ def test_sums_and_averages_have_the_value_and_the_type_of_sparks_own(runner: Run
         assert (one.s, one.a) == (other.s, other.a)
 
 
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [
+        ("DECIMAL(38, 0)", [("9" * 34, 2), ("-1", 1)]),
+        ("DECIMAL(38, 0)", [("9" * 34, 9_999), ("7", 1)]),
+        ("DECIMAL(38, 0)", [("-" + "9" * 33 + "7", 3), ("-" + "9" * 33 + "8", 3), ("-1", 1)]),
+        ("DECIMAL(37, 1)", [("9" * 33 + ".5", 1), ("9" * 33 + ".4", 2)]),
+        ("DECIMAL(36, 2)", [("9" * 32 + ".99", 1), ("9" * 32 + ".98", 6)]),
+        ("DECIMAL(38, 3)", [("8" + "9" * 30 + ".999", 2), ("8" + "9" * 30 + ".998", 1)]),
+        ("DECIMAL(38, 10)", [("9" * 24 + ".1234567891", 1), ("9" * 24 + ".9999999999", 2)]),
+        ("DECIMAL(38, 10)", [("-" + "8" * 24 + ".9999999999", 3)]),
+        ("DECIMAL(30, 12)", [("9" * 18 + "." + "9" * 12, 3), ("0." + "0" * 11 + "1", 4)]),
+        ("DECIMAL(28, 0)", [("9" * 28, 7), ("5", 2)]),
+    ],
+)
+def test_averages_of_the_widest_decimals_are_sparks_own(runner: Runner, kind: str, rows: list[tuple[str, int]]) -> None:
+    """Up to the last digit of the total and of the mean: a flow does not stop where a query would still answer."""
+    source = ", ".join(f"(CAST('{text}' AS {kind}), {weight}L)" for text, weight in rows)
+    changes = runner.child.sql(f"SELECT v, 1L AS _job, _w FROM VALUES {source} AS t(v, _w)")
+
+    ours, _ = aggregate(Signed(changes, ("v",)), {}, by=[], measures=[Measure("a", "avg", "v")])
+
+    theirs = runner.child.sql(f"SELECT avg(v) AS a FROM (SELECT v, explode(array_repeat(1, CAST(_w AS INT))) FROM VALUES {source} AS t(v, _w))")
+    assert ours is not None and isinstance(ours.frame, DataFrame)
+    assert ours.frame.collect()[0].a == theirs.collect()[0].a
+
+
 KEYED = pa.schema([("k", pa.int32()), ("v", pa.string()), ("j", pa.int32())])
 STEPS = st.lists(
     st.tuples(st.integers(1, JOBS), st.integers(1, 4), st.sampled_from(["x", "y", None, "gone"]), st.sampled_from([1, 2])), min_size=10, max_size=24
