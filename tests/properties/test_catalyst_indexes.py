@@ -85,3 +85,19 @@ def test_a_history_that_forgets_still_cuts_exactly_above_its_oldest_time(gaps: l
         assert history.rows_at(time_us) == sum(gap for commit, gap in zip(commits, gaps, strict=True) if commit.time_us <= time_us)
     assert history.rows == sum(gaps)
     assert len(history._times) <= commits_max
+
+
+@given(gaps=st.lists(st.integers(1, 4), max_size=40), commits_max=st.integers(1, 10), held=st.integers(0, 40))
+def test_a_history_does_not_forget_what_its_source_holds_back(gaps: list[int], commits_max: int, held: int) -> None:
+    """The last commit before the oldest that is held back, and its rows, can be told as long as that is held back."""
+    history = SourceHistory(START, commits_max=commits_max)
+    commits: list[Commit] = []
+    for gap in gaps:
+        held_us = commits[held].time_us if held < len(commits) else None
+        commits.append(history.append((commits[-1].time_us if commits else 0) + gap, rows=gap, held_us=held_us))
+    if held < len(commits):
+        before_us = commits[held].time_us - 1
+        assert history.oldest_us <= before_us
+        assert history.cut("p", before_us).last_inside == (commits[held - 1] if held else START)
+        assert history.rows_at(before_us) == sum(gaps[:held])
+    assert len(history._times) <= max(commits_max, 2 * (len(commits) - held) + 1)

@@ -116,3 +116,31 @@ def test_at_31_nothing_is_exact_beyond_what_has_arrived() -> None:
     flow.change(39)
     flow.arrive(46)
     assert flow.exact(38) and not flow.exact(40)
+
+
+_CALLS = st.lists(st.tuples(st.sampled_from(["change", "arrive", "streams", "publish", "advance", "backlog"]), st.integers(1, 60)), max_size=30)
+
+
+@given(_CALLS)
+def test_what_was_shown_is_not_called_missing_again(calls: list[tuple[str, int]]) -> None:
+    """Streams that a flow reads from now on may be behind what it has shown of others: nothing of that is taken back, and nothing beyond it is promised."""
+    flow, complete_us = _maintainer(), 0
+    for call, time_us in calls:
+        if call == "change":
+            flow.change(time_us)
+        elif call == "arrive":
+            flow.arrive(time_us)
+        elif call == "streams":
+            flow.arrived_us = time_us
+            flow.refresh()
+        elif call == "publish" and time_us > flow.horizon_us:
+            flow.publish(time_us, time_us)
+        elif call == "advance":
+            flow.advance(time_us)
+        elif call == "backlog":
+            flow.backlog_us = max(flow.backlog_us, time_us)
+            flow.refresh()
+        assert flow.complete_us(otherwise_us=99) >= flow.horizon_us >= complete_us
+        complete_us = flow.horizon_us
+        missing = [missing_us for missing_us in (flow.pending_us, flow.arrived_us) if missing_us is not None]
+        assert all(flow.complete_us(otherwise_us=99) <= max(missing_us, flow.horizon_us) for missing_us in missing)

@@ -86,8 +86,10 @@ def capture(catalyst: Catalyst, *, own: Link | None, stored_tables: Collection[s
             for lane in table.lanes.values()
             if lane.source != VERSIONS or name in stored_tables
         ]
-        positions = {source: catalyst.head.source(source).cut(source, until_us).last_inside for source, until_us in complete.items()}
-        rows = {source: catalyst.head.source(source).rows_at(until_us) for source, until_us in complete.items()}
+        histories = catalyst.head.sources
+        assert all(histories[source].oldest_us <= until_us for source, until_us in complete.items()), "what is held back is known one by one"
+        positions = {source: histories[source].cut(source, until_us).last_inside for source, until_us in complete.items()}
+        rows = {source: histories[source].rows_at(until_us) for source, until_us in complete.items()}
         ends = {name: catalyst.tables[name].ends for name in cuts if name in stored_tables}
         return Capture(lanes, positions, rows, catalyst.row_ids.last, cuts, ends)
 

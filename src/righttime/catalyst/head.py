@@ -13,7 +13,7 @@ from righttime.changes.position import START, Commit, SourceCut
 
 
 class SourceHistory:
-    """The commits of one source: numbers, times and rows so far, the newest `commits_max` of them.
+    """The commits of one source: numbers, times and rows so far, the newest `commits_max` of them, and beyond that those that its producer holds back.
 
     Numbers of commits that a crash lost are not given again, so `first_number` may be beyond the last one known.
     """
@@ -41,13 +41,15 @@ class SourceHistory:
         """Rows of all commits, in the source's whole life."""
         return self._rows[-1] if self._rows else self._base_rows
 
-    def append(self, time_us: int, *, rows: int) -> Commit:
-        """Number the next commit and count its rows."""
+    def append(self, time_us: int, *, rows: int, held_us: int | None = None) -> Commit:
+        """Number the next commit and count its rows; the commits from `held_us` on are still with the producer."""
         assert time_us > self.last.time_us
         self._rows.append(self.rows + rows)
         self._times.append(time_us)
-        if len(self._times) > self._commits_max:
-            self._forget(len(self._times) // 2)
+        half = len(self._times) // 2
+        # What is held back is not durable, and a state has to say where it begins. The producer's archive, which takes more room, is what bounds it.
+        if len(self._times) > self._commits_max and (held_us is None or self._times[half - 1] < held_us):
+            self._forget(half)
         return Commit(self.next_number - 1, time_us)
 
     def cut(self, source: str, time_us: int) -> SourceCut:
@@ -93,9 +95,9 @@ class Head:
         """No cut below this time can be told exactly for all sources."""
         return max((history.oldest_us for history in self.sources.values()), default=0)
 
-    def commit(self, source: str, time_us: int, *, rows: int) -> Commit:
-        """Number a commit of `source` and count its rows."""
-        return self.source(source).append(time_us, rows=rows)
+    def commit(self, source: str, time_us: int, *, rows: int, held_us: int | None = None) -> Commit:
+        """Number a commit of `source` and count its rows; its producer holds back what it committed from `held_us` on."""
+        return self.source(source).append(time_us, rows=rows, held_us=held_us)
 
     def note_batch(self, source: str, batch_id: str, commit: Commit, *, batches_max: int) -> None:
         """Remember a batch until a durable state has it; the oldest give way beyond the bound."""

@@ -82,9 +82,12 @@ class Maintainer(Link):
         self.cuts = [cut_us for cut_us in self.cuts if cut_us > self.horizon_us and not self.exact(cut_us)]
 
     def refresh(self) -> None:
-        """Bring what the rest of the catalyst reads of a link up to date: from when on something is missing in the tables."""
+        """Bring what the rest of the catalyst reads of a link up to date: from when on something is missing in the tables.
+
+        That is never what was shown already, though streams that are new to a flow may be behind it: they count from the state that is built with them.
+        """
         missing = [time_us for time_us in (self.pending_us, None if self.arrived_us is None else self.arrived_us + 1) if time_us is not None]
-        self.archived_from = dict.fromkeys(self.tables, min(missing)) if missing else {}
+        self.archived_from = dict.fromkeys(self.tables, max(min(missing), self.horizon_us + 1)) if missing else {}
 
     def exact(self, time_us: int) -> bool:
         """Tell whether the targets at `time_us` are what the streams were then."""

@@ -78,7 +78,7 @@ class CatalystMemory:
             tapped.note(time_us, rows)
 
     def _number(self, link: Link, time_us: int, *, rows: int) -> Commit:
-        commit = self.head.commit(link.source, time_us, rows=rows)
+        commit = self.head.commit(link.source, time_us, rows=rows, held_us=min(link.archived_from.values(), default=None))
         self._trace.record(self._slots[link.source], commit.number, time_us, self.head.source(link.source).rows)
         return commit
 

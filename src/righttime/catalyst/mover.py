@@ -17,7 +17,7 @@ from righttime.catalyst.interrupts import uninterrupted
 from righttime.catalyst.links import Link
 from righttime.catalyst.log import Log, LogEntry
 from righttime.catalyst.messages import Bypass, Published
-from righttime.catalyst.next_state import finished_batches, next_state, refuse_overtaken, tell_tables
+from righttime.catalyst.next_state import finished_batches, next_state, refuse_overtaken, refuse_steps_back, tell_tables
 from righttime.catalyst.segments import rows_of
 from righttime.catalyst.settler import Settler
 from righttime.catalyst.shell import Catalyst
@@ -233,6 +233,7 @@ class Mover:
             time_us = catalyst.authority.next_us()
             commit = Commit(catalyst.head.source(order.own.source).next_number, time_us) if order.own else None
             state = next_state(catalyst, step, commit=commit, time_us=time_us, wal=self._wal, log_end=self.durable.log_end)
+            refuse_steps_back(self.durable, state)
             batches = finished_batches(catalyst, step, commit=commit, state=state.number)
             self._ledger.write_state(state, kind=order.kind, batches=batches, table=order.declared.table, view=order.declared.view)
             self._files.keep(step)

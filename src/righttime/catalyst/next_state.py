@@ -44,6 +44,12 @@ def next_state(catalyst: Catalyst, step: DurableStep, *, commit: Commit | None, 
     return State(catalyst.head.number + 1, time_us, step.seen.row_id, tables, positions, begin, end, rows)
 
 
+def refuse_steps_back(before: State, state: State) -> None:
+    """A commit that was durable stays so: rows that are stored would be called lost after a crash, and a flow would make them again."""
+    for source, commit in before.positions.items():
+        assert state.positions[source].number >= commit.number, f"a state would take back commit {commit.number} of {source!r}, which is durable"
+
+
 def _table_state(catalyst: Catalyst, step: DurableStep, name: str, time_us: int) -> TableState:
     memory = catalyst.tables[name]
     lanes = []
