@@ -1,5 +1,6 @@
 """What may be removed, while others read and store; and who is dead."""
 
+import json
 import os
 import subprocess
 import sys
@@ -91,3 +92,25 @@ def test_a_receipt_of_rows_that_a_crash_took_does_not_verify_by_others(tmp_path:
         after, hot = wh.verify(receipt), wh.read("sale").receipt.tables[0].hot
         assert (before.ok, after.ok, "a crash lost" in after.detail) == (False, False, True)
         assert max(interval.last_id for interval in hot) > 1 << 32
+
+
+def test_a_file_that_another_writer_marks_rows_in_stays(tmp_path: Path) -> None:
+    """Its entry adds the file with a deletion vector and then removes it without one; the version that the ledger knows needs it as it was."""
+    with rt.open(tmp_path / "wh") as wh:
+        wh.create_table("sale", "sku INT, qty INT")
+        with wh.producer(name="till") as load:
+            load.insert("sale", (1, 1))
+            load.commit(materialize=True)
+        engine = wh._writer("test")
+        log, version = wh.path / "tables" / "sale" / "_delta_log", engine.catalyst.table("sale").version
+        actions = [json.loads(line) for line in (log / f"{version:020d}.json").read_text().splitlines()]
+        add = next(action["add"] for action in actions if "add" in action)
+        vector = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 4, "sizeInBytes": 40, "cardinality": 1}
+        remove = {"path": add["path"], "deletionTimestamp": 0, "dataChange": True, "size": add["size"], "partitionValues": {}}
+        entry = [{"commitInfo": {"operation": "DELETE"}}, {"add": add | {"deletionVector": vector}}, {"remove": remove}]
+        (log / f"{version + 1:020d}.json").write_text("\n".join(map(json.dumps, entry)))
+
+        assert wh.gc()["sale"].files == 0
+
+        assert (log.parent / add["path"]).exists()
+        assert wh.read("sale").rows() == [(1, 1)]

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import shutil
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from righttime.changes.faults import CrashPoint, reach
-from righttime.warehouse.delta_log import DeltaLog, local_path
+from righttime.warehouse.delta_log import Action, DeltaLog, local_path
 from righttime.warehouse.durable import TEMPORARY_PREFIX
 from righttime.warehouse.files import OWN_PREFIX
 from righttime.warehouse.store import Collected
@@ -40,15 +40,17 @@ def files_of_versions(log: DeltaLog, base: Collection[str], *, versions: Collect
     alive = dict.fromkeys(base, kept[0])
     needed: set[str] = set()
     for number, actions in log.applied(kept[0], newest):
-        for action in actions:
-            if "add" in action:
-                alive[local_path(log.table_folder, action["add"]["path"])] = number
-            elif "remove" in action:
-                path = local_path(log.table_folder, action["remove"]["path"])
-                since = alive.pop(path, None)
-                if since is not None and kept[bisect_left(kept, since)] < number:
-                    needed.add(path)
+        # Removes first: a writer that marks rows of a file as deleted adds and removes the same path in one entry, in any order.
+        for path in _paths(log, actions, "remove"):
+            since = alive.pop(path, None)
+            if since is not None and kept[bisect_left(kept, since)] < number:
+                needed.add(path)
+        alive.update(dict.fromkeys(_paths(log, actions, "add"), number))
     return needed.union(alive)
+
+
+def _paths(log: DeltaLog, actions: Iterable[Action], kind: str) -> list[str]:
+    return [local_path(log.table_folder, action[kind]["path"]) for action in actions if kind in action]
 
 
 def collect(log: DeltaLog, *, needed: Callable[[], Needed], writing: AbstractContextManager[object], grace_s: float, now_s: float) -> Collected:
