@@ -20,6 +20,8 @@ _UNIT, _UNITS = "4611686018427387904BD", "4.611686018427387904E18D"  # 2^62, exa
 _EXACT_BELOW, _SCALE = f"{2.0**63!r}D", f"{2.0**512!r}D"
 # Decimals with more digits than this cannot be multiplied by a weight without losing some: their rows are repeated instead.
 _DIGITS_MAX = 27
+# With more digits behind the point than this, a quotient has too few of them left.
+_SCALE_MAX = 22
 
 
 @dataclass(frozen=True)
@@ -93,28 +95,28 @@ def _times_weight(whole: str) -> str:
 def _decimal_mean(total: str, count: str, kind: DecimalType) -> str:
     """Return total / count, rounded once: the whole part exactly, the rest with twelve digits more than are kept."""
     scale = min(38, kind.scale + 4)
-    digits = max(1, 37 - scale)  # of the whole part; one is left free for the carry, or the sum of whole and part would drop the last digit instead
-    kept = f"DECIMAL({min(38, kind.precision + 4)}, {scale})"
-    divisor = f"CAST({count} AS DECIMAL(12, 0))"
-    if not needs_unit_weights(kind):
-        total = f"CAST({total} AS DECIMAL(37, {kind.scale}))"
-    rest = f"({total} % {divisor})"
-    part = f"CAST(CAST({rest} AS DECIMAL({min(38, 12 + kind.scale)}, {kind.scale})) / {divisor} AS DECIMAL({min(38, scale + 1)}, {scale}))"
-    if not needs_unit_weights(kind) or scale >= 37:
-        return f"CAST(CAST(({total} - {rest}) / {divisor} AS DECIMAL({digits}, 0)) + {part} AS {kept})"
-    whole = f"CAST({_quotient(f'CAST({total} - {rest} AS DECIMAL({38 - kind.scale}, 0))', divisor)} AS DECIMAL({digits + 1}, 0))"
-    # Where the whole part has a digit more, the two are no sum that Spark has a type for: they are put together as text, unless there is a carry.
-    sum_of_both = f"CAST(CAST({whole} AS DECIMAL({digits}, 0)) + {part} AS {kept})"
-    side_by_side = f"CAST(concat(CAST({whole} AS STRING), substring(CAST(abs({part}) AS STRING), 2)) AS {kept})"
-    carried = f"CAST({whole} + CAST({part} AS DECIMAL(1, 0)) AS {kept})"
-    return f"CASE WHEN abs({whole}) < 1{'0' * digits}BD THEN {sum_of_both} WHEN abs({part}) < 1 THEN {side_by_side} ELSE {carried} END"
+    kept, divisor = f"DECIMAL({min(38, kind.precision + 4)}, {scale})", f"CAST({count} AS DECIMAL(12, 0))"
+    if needs_unit_weights(kind) or kind.scale > _SCALE_MAX:
+        return f"CAST(concat(CAST({_units_of_mean(total, divisor, kind.scale, scale)} AS STRING), 'E-{scale}') AS {kept})"
+    dividend = f"CAST({total} AS DECIMAL(37, {kind.scale}))"
+    rest = f"({dividend} % {divisor})"
+    whole = f"CAST(({dividend} - {rest}) / {divisor} AS DECIMAL({37 - scale}, 0))"
+    part = f"CAST(CAST({rest} AS DECIMAL({12 + kind.scale}, {kind.scale})) / {divisor} AS DECIMAL({scale + 1}, {scale}))"
+    return f"CAST({whole} + {part} AS {kept})"
 
 
-def _quotient(product: str, divisor: str) -> str:
-    """Return a whole number divided by one that it is a multiple of, exactly: in two steps, because a quotient of Spark has 32 digits before its point."""
-    step = f"CAST({divisor} * 1000000BD AS DECIMAL(18, 0))"
+def _units_of_mean(total: str, divisor: str, given: int, scale: int) -> str:
+    """Return total / count as a whole number of 10^-scale, where the total is one of 10^-given.
+
+    Of whole numbers Spark loses no digit up to the 38th. Of others it has no type in which all digits of the widest ones would stay.
+    """
+    total = f"CAST(concat(CAST({total} AS STRING), 'E{given}') AS DECIMAL(38, 0))"
+    rest, more = f"({total} % {divisor})", f"1{'0' * (scale - given)}BD"
+    # In two steps, because a quotient has 32 digits before its point.
+    product, step = f"({total} - {rest})", f"CAST({divisor} * 1000000BD AS DECIMAL(18, 0))"
     low = f"({product} % {step})"
-    return f"CAST(({product} - {low}) / {step} AS DECIMAL(32, 0)) * 1000000BD + CAST({low} / {divisor} AS DECIMAL(6, 0))"
+    quotient = f"(CAST(({product} - {low}) / {step} AS DECIMAL(32, 0)) * 1000000BD + CAST({low} / {divisor} AS DECIMAL(6, 0)))"
+    return f"({quotient} * {more} + CAST({rest} * {more} / {divisor} AS DECIMAL(5, 0)))"
 
 
 def _float_total(place: int, value: str) -> Accumulated:
