@@ -229,7 +229,8 @@ class _Results:
             raise failed.too_many()
         ended = _at(fitted, [place for place in no_row if place not in no_key and operations[place].as_py() == UPDATE])
         ended = ended.set_column(1, fitted.schema.field(1), pa.repeat(pa.scalar(DELETE, fitted.schema.field(1).type), ended.num_rows))
-        return pa.concat_tables([_at(fitted, [place for place in range(fitted.num_rows) if place not in bad]), ended]), letters
+        good = fitted.filter(pa.array([place not in bad for place in range(fitted.num_rows)]))
+        return pa.concat_tables([good, ended]), letters
 
     def _fitted(self, target: Target, lines: pa.Table) -> pa.Table:
         schema = self._analysed.tables[target.table]

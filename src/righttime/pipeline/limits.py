@@ -36,18 +36,14 @@ class TableLimits:
 
     def refused_keys(self, lines: pa.Table) -> dict[int, str]:
         """Return the lines whose key the table cannot hold, by place, with the reason."""
-        return self._refused(self._keys, lines, np.arange(lines.num_rows))
+        return self._refused(self._keys, lines.select(self._keys.table.columns.names), np.arange(lines.num_rows))
 
     def refused_rows(self, lines: pa.Table, chosen: pa.ChunkedArray) -> dict[int, str]:
         """Return those of the chosen lines that the table cannot hold, by place, with the reason."""
-        return self._refused(self._rows, lines, _places(chosen))
+        return self._refused(self._rows, lines.select(self._rows.table.columns.names).filter(chosen), _places(chosen))
 
-    def _refused(self, encoder: RowEncoder, lines: pa.Table, places: Places) -> dict[int, str]:
-        columns = encoder.table.columns
-        rows = lines.select(columns.names)
-        if len(places) < lines.num_rows:
-            rows = rows.take(places)
-        nulls = _any_null(rows, (field.name for field in columns if not field.nullable))
+    def _refused(self, encoder: RowEncoder, rows: pa.Table, places: Places) -> dict[int, str]:
+        nulls = _any_null(rows, (field.name for field in encoder.table.columns if not field.nullable))
         found = {int(places[place]): f"a null in a NOT NULL column of table {self._table.name!r}" for place in _places(nulls)}
         if found:
             rows, places = rows.filter(pc.invert(nulls)), places[_places(pc.invert(nulls))]
