@@ -110,6 +110,7 @@ def test_uncommitted_rows_are_not_gathered(wh: rt.Warehouse) -> None:
 def test_pieces_that_went_meanwhile_stay_as_the_query_has_them(wh: rt.Warehouse, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another query gathers between the look and the gathering: the lane has other pieces then, and the answer is the same."""
     load(wh, range(100))
+
     def another_first(*arguments: Any) -> Any:
         monkeypatch.setattr("righttime.catalyst.gathering.rows_of", rows_of)
         wh.read("x")  # another query is quicker
