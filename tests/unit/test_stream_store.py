@@ -1,6 +1,7 @@
 """How streams are kept: one feed log, segments, readers beside writers, and what is left after damage."""
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -12,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from righttime.changes.faults import CrashPoint
 from righttime.changes.hashing import EXACT, row_words
 from righttime.errors import CommitFailed, CommitUnknown, LogFull, WarehouseClosed, WarehouseDamaged
-from righttime.errors.flows import RowExists
+from righttime.errors.flows import BadStream, RowExists
 from righttime.queues import feed, feed_log
 from righttime.queues import segments as segments_module
 from righttime.queues.feed_log import FeedLog
@@ -251,6 +253,93 @@ def test_the_log_has_a_bound(tmp_path: Path) -> None:
     streams.append({"line": [{"id": 1}]})
     with pytest.raises(LogFull):
         streams.append({"line": pa.table({"id": pa.array(range(1000), pa.int32())})})
+    assert ids(streams) == [1]
+    streams.close()
+
+
+def test_a_log_that_is_full_is_turned(tmp_path: Path) -> None:
+    """Also if the bound is below the size at which the next file is begun: appends, heartbeats and letters find room as long as they fit at all."""
+    streams = opened(tmp_path, log_bytes_max=8000)
+    streams.create("line", "id INT", keys=["id"])
+    streams.create("beat", "id INT", times="source", on_bad="dead_letter")
+    for number in range(60):
+        streams.append({"line": [{"id": number}]})
+    assert ids(streams) == list(range(60))
+    for number in range(1, 60):
+        streams.heartbeat("beat", number)
+    for number in range(60, 90):
+        streams.append({"beat": [{"id": "x"}]}, time_us=number)
+        assert streams.discard("beat") == 1
+    assert len(feed_files(tmp_path)) == 1 and len(segments(tmp_path)) < 15
+    with pytest.raises(LogFull):
+        streams.append({"line": pa.table({"id": pa.array(range(1000, 4000), pa.int32())})})
+    sealed = segments(tmp_path)
+    with pytest.raises(LogFull):
+        streams.append({"line": pa.table({"id": pa.array(range(1000, 4000), pa.int32())})})
+    assert segments(tmp_path) == sealed, "what never fits has nothing sealed for it"
+    streams.close()
+    again = opened(tmp_path, first_us=10**6, log_bytes_max=8000)
+    assert (ids(again), again.watermark_us("beat")) == (list(range(60)), 89)
+    again.close()
+
+
+@pytest.mark.parametrize(("point", "there"), [(CrashPoint.SEGMENT_WRITTEN, False), (CrashPoint.SEGMENT_NAMED, True)])
+def test_what_goes_past_the_log_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: CrashPoint, there: bool) -> None:
+    """The changes of a table that are too many for a record become a segment, behind all that came before, and count from when it has its name."""
+    streams = opened(tmp_path, stream_log_bytes=5000)
+    streams.create("line", "id INT", keys=["id"], times="source", table="lines")
+    streams.append({"line": [{"id": 0}]}, time_us=10, tapping=True)
+    reached: list[CrashPoint] = []
+
+    def killed(at: CrashPoint) -> None:
+        reached.append(at)
+        if at is point and reached.count(point) == 2:  # the first is that of the tail before it
+            shutil.copytree(tmp_path / "streams", tmp_path / "left" / "streams")
+
+    monkeypatch.setattr(segments_module, "reach", killed)
+    appended = streams.append({"line": pa.table({"id": pa.array(range(1, 501), pa.int32())})}, time_us=20, tapping=True)
+    assert (dict(appended.numbers), appended.rows, ids(streams)) == ({"line": 2}, 500, list(range(501)))
+    streams.append({"line": [{"id": 0, "_change_type": "delete"}]}, time_us=30, tapping=True)
+    with pytest.raises(RowExists):
+        streams.append({"line": pa.table({"id": pa.array(range(1, 501), pa.int32())})}, time_us=40, tapping=True)
+    streams.close()
+    for folder, left in ((tmp_path, [*range(501), 0]), (tmp_path / "left", list(range(501)) if there else [0])):
+        again = opened(folder, stream_log_bytes=5000)
+        assert ids(again) == left
+        again.append({"line": [{"id": 1000}]}, time_us=50, tapping=True)
+        assert ids(again) == [*left, 1000]
+        again.close()
+
+
+def test_dead_letters_do_not_fill_the_log(tmp_path: Path) -> None:
+    """Each file begins with them, however many there are: the next is begun when enough was appended, and they can be discarded whatever the bound."""
+    streams = opened(tmp_path, stream_log_bytes=8000, log_bytes_max=12_000)
+    streams.create("line", "id INT", keys=["id"])
+    streams.create("bad", "id INT", on_bad="dead_letter")
+    for _ in range(30):
+        streams.append({"bad": [{"id": "x" * 500}]})
+    size = feed_files(tmp_path)[0].stat().st_size
+    assert size > 15_000, "letters alone are more than the log may hold"
+    for number in range(12):
+        streams.append({"line": [{"id": number}]})
+    assert (len(segments(tmp_path)), len(feed_files(tmp_path))) in ((0, 1), (1, 1))
+    streams.close()
+    again = opened(tmp_path, first_us=10_000, stream_log_bytes=8000, log_bytes_max=12_000)
+    for number in range(12, 24):
+        again.append({"line": [{"id": number}]})
+    assert len(segments(tmp_path)) <= 2 and ids(again) == list(range(24))
+    assert again.discard("bad") == 30
+    again.close()
+
+
+def test_one_stream_under_two_spellings_is_refused(tmp_path: Path) -> None:
+    """Both would take the same numbers, and of one nothing would be found again."""
+    streams = opened(tmp_path)
+    streams.create("line", "id INT", keys=["id"])
+    with pytest.raises(BadStream, match="'Line' and 'line'") as caught:
+        streams.append({"Line": [{"id": 1}], "line": [{"id": 2}]})
+    assert caught.value.code == "stream.bad"
+    assert streams.append({"LINE": [{"id": 1}]}).numbers == {"line": 1}
     assert ids(streams) == [1]
     streams.close()
 

@@ -6,19 +6,19 @@ Promise: a record is in the log before anybody sees it, and a file of the log go
 """
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 
-from righttime.errors import WarehouseDamaged
+from righttime.errors import CommitFailed, WarehouseDamaged
 from righttime.queues.commits import Share, read_share
 from righttime.queues.feed_log import FeedLog, Record
 from righttime.queues.intake import Given
 from righttime.queues.judge import Plan
 from righttime.queues.letters import Letter
-from righttime.queues.open_stream import OpenStream
+from righttime.queues.open_stream import OpenStream, is_new
 from righttime.queues.segments import SegmentCache, joined, write_segment
 from righttime.settings import Settings
 from righttime.telemetry import get_log
@@ -42,15 +42,16 @@ class Work:
 
 
 class Feed:
-    """The log of all streams of a folder and what keeps it short. `lock` orders appends, `seen` guards what readers see."""
+    """The log of all streams of a folder and what keeps it short. `lock` orders appends, `seen` guards what readers see; who has `sealer`, which comes
+    before both, makes segments."""
 
     def __init__(self, folder: Path, *, settings: Settings, streams: Mapping[str, OpenStream], cache: SegmentCache, seen: threading.Condition) -> None:
         self.lock = threading.Lock()
+        self.sealer = threading.Lock()
         self.seen = seen
         self._settings = settings
         self._streams = streams
         self._cache = cache
-        self._sealer = threading.Lock()
         self._closed = False
         self._log = FeedLog(folder, settings=settings)
         self._recover()
@@ -67,7 +68,8 @@ class Feed:
         head = record.head
         if head["kind"] == "begin":
             for name, state in head["streams"].items():
-                self._stream(name).restore(state)
+                if name in self._streams or not is_new(state):  # one that was taken back has nothing that could be missing
+                    self._stream(name).restore(state)
         elif head["kind"] == "heartbeat":
             for name in head["streams"]:
                 self._stream(name).beat(head["time_us"])
@@ -87,9 +89,12 @@ class Feed:
             raise WarehouseDamaged(path=name, reason="the feed log has changes of a stream whose catalogue is missing")
         return self._streams[name]
 
-    def write(self, works: Iterable[Work], shares: list[Share], *, time_us: int, transaction: str | None) -> None:
-        """Make an append durable, then show it; the caller has `lock`."""
+    def write(self, works: Iterable[Work], shares: list[Share], *, time_us: int, transaction: str | None, straight: bool = False) -> None:
+        """Make an append durable, then show it; the caller has `lock`, and `sealer` if it goes straight into a segment."""
         works = list(works)
+        if straight:
+            self._write_straight(works, shares)
+            return
         head = {
             "kind": "append",
             "time_us": time_us,
@@ -111,6 +116,25 @@ class Feed:
                 if work.quiet:
                     work.stream.beat(time_us)
 
+    def _write_straight(self, works: list[Work], shares: list[Share]) -> None:
+        """Make the rows of a commit to one stream the next segment: they are durable, all of them, when it has its name."""
+        (work,), (share,) = works, shares
+        assert not work.letters and not work.resolved, "these are in the log or nowhere"
+        stream, history = work.stream, work.stream.history
+        if history.tail_rows:
+            self._seal(stream)  # segments follow on each other
+        try:
+            if history.tail_rows:
+                raise OSError("the changes before them could not be sealed")
+            rows = share.stored()
+            segment = write_segment(history.folder, stream.schema, rows)
+        except (OSError, pa.ArrowException) as error:
+            reason = f"{getattr(error, 'strerror', None) or error} ({history.folder})"
+            raise CommitFailed(source="streams", step="segment", reason=reason) from error
+        self._cache.keep(segment.path, rows)
+        with self.seen:
+            stream.publish(share, segment, work.plan)
+
     def beat(self, stream: OpenStream, time_us: int) -> None:
         """Make a heartbeat durable, then show it; the caller has `lock`."""
         self._log.append(Record({"kind": "heartbeat", "streams": [stream.schema.name], "time_us": time_us}))
@@ -124,18 +148,28 @@ class Feed:
         if longest < rows_max and not self._log.full:
             return
         # Another thread is at it already: an appender waits for it only when tails grow faster than they are sealed.
-        if not self._sealer.acquire(blocking=longest >= _TAILS_MAX * rows_max):
+        if not self.sealer.acquire(blocking=longest >= _TAILS_MAX * rows_max):
             return
         try:
+            self._keep_short(lambda: self._log.full)
+        finally:
+            self.sealer.release()
+
+    def make_room(self, size: int) -> None:
+        """Begin a new file of the log if this one has no room for so many bytes, and have what is in older ones sealed; the caller has no lock."""
+        with self.sealer:
+            self._keep_short(lambda: not self._log.fits(size))
+
+    def _keep_short(self, must_turn: Callable[[], bool]) -> None:
+        """Seal long tails, and begin a new file of the log if need be; the caller has `sealer`."""
+        try:
             if not self._closed:
-                self._seal_all(rows_min=rows_max)
-                if self._log.full:
+                self._seal_all(rows_min=self._settings.stream_segment_rows)
+                if must_turn():
                     self._turn()
         except OSError as error:
             # The appends are durable whatever happens here; the next one tries again.
             log.warning("feed.not_kept_up", reason=str(error))
-        finally:
-            self._sealer.release()
 
     def _turn(self) -> None:
         """Begin a new file of the log, seal what only older ones have, and remove those."""
@@ -180,6 +214,6 @@ class Feed:
 
     def close(self) -> None:
         """Stop writing; nothing is lost, since everything is in the log."""
-        with self._sealer, self.lock:
+        with self.sealer, self.lock:
             self._closed = True
             self._log.close()

@@ -57,6 +57,7 @@ class FeedLog:
         self._settings = settings
         self._file = -1
         self._offset = 0
+        self._first = 0  # bytes of the first record of the file that is written
         self._older_bytes = 0
         self._broken = False
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,24 +71,25 @@ class FeedLog:
 
     @property
     def full(self) -> bool:
-        """Tell whether it is time for the next file."""
-        return self._offset >= self._settings.stream_log_bytes
+        """Tell whether it is time for the next file; it would begin as long as this one did, however much that is."""
+        return self._offset - self._first >= self._settings.stream_log_bytes
 
     def recover(self) -> Iterator[Record]:
         """Yield all records, and get ready to write behind the last one."""
         numbers = self._numbers()
         for number in numbers:
             content = pa.py_buffer(self._path(number).read_bytes())
-            offset = 0
+            offset = first = 0
             while offset < content.size:
                 found = _decoded(content, offset)
                 if found is None:
                     self._check_torn(number, content, offset, last=number == numbers[-1])
                     break
                 record, offset = found
+                first = first or offset
                 yield record
             self._older_bytes += self._offset
-            self._offset = offset
+            self._offset, self._first = offset, first
         if numbers:
             self._open(numbers[-1])
 
@@ -102,7 +104,7 @@ class FeedLog:
             raise
         reach(CrashPoint.FEED_BEGUN)
         self._older_bytes += self._offset
-        self._offset = len(content)
+        self._offset = self._first = len(content)
         self._open(number)
 
     def _take_back(self, path: Path) -> None:
@@ -120,8 +122,8 @@ class FeedLog:
             raise CommitFailed(source="streams", step="feed log", reason="an earlier write failed half way; open the warehouse again")
         parts = record.parts()
         size = sum(len(part) for part in parts)
-        if self.bytes_held() + size > self._settings.log_bytes_max:
-            raise LogFull(used=self.bytes_held() + size, bound=self._settings.log_bytes_max)
+        if not self.fits(size):
+            raise LogFull(used=self._appended + size, bound=self._settings.log_bytes_max, size=size)
         try:
             self._write(parts)
             reach(CrashPoint.FEED_WRITTEN)
@@ -165,6 +167,15 @@ class FeedLog:
     def bytes_held(self) -> int:
         """Return the size of all files."""
         return self._older_bytes + self._offset
+
+    @property
+    def _appended(self) -> int:
+        """What is bounded: the size of all files, without what a new one would begin with as well."""
+        return self.bytes_held() - self._first
+
+    def fits(self, size: int) -> bool:
+        """Tell whether there is room for so many bytes."""
+        return self._appended + size <= self._settings.log_bytes_max
 
     def close(self) -> None:
         """Close the file that is written."""

@@ -92,9 +92,14 @@ class History:
     def last_seq(self) -> int:
         return self.commits.last_seq(len(self.commits))
 
-    def add(self, rows: pa.Table, commits: Commits) -> None:
-        """Add the rows of a commit to the tail."""
+    def add(self, rows: pa.Table | Segment, commits: Commits) -> None:
+        """Add the rows of a commit to the tail; those of one that went straight into a segment are behind all others."""
         self.commits.extend(commits)
+        if isinstance(rows, Segment):
+            assert not self.tail_rows and not self._sealing, "segments follow on each other"
+            self._add_segment(rows)
+            self.sealed_seq = rows.last_seq
+            return
         self.tail_rows += rows.num_rows
         self._tail.append((0, rows))
         self._merge()

@@ -22,7 +22,7 @@ from righttime.queues.index import KeyIndex
 from righttime.queues.intake import Given, encoder_of
 from righttime.queues.judge import Plan, judge, plan_inserts
 from righttime.queues.letters import DeadLetters
-from righttime.queues.segments import SegmentCache
+from righttime.queues.segments import Segment, SegmentCache
 
 
 class OpenStream:
@@ -77,8 +77,8 @@ class OpenStream:
             self._index = index
         return self._index
 
-    def publish(self, share: Share, stored: pa.Table, plan: Plan | None) -> None:
-        """Show the rows of a commit that is in the feed log."""
+    def publish(self, share: Share, stored: pa.Table | Segment, plan: Plan | None) -> None:
+        """Show the rows of a commit that is in the feed log, or in a segment."""
         self.history.add(stored, share.commits())
         self.history.ordinals = next_ordinal(share.begins, share.ordinal, self.history.ordinals)
         if plan is not None and self._index is not None:
@@ -121,3 +121,8 @@ class OpenStream:
             watermark_us=self.watermark_us if self.schema.times == "source" else None,
             dead_letters=len(self.letters),
         )
+
+
+def is_new(state: dict[str, Any]) -> bool:
+    """Tell whether a state is that of a stream that nothing was told to."""
+    return state["heartbeat_us"] is None and not state["letters"]["last_number"]

@@ -5,10 +5,12 @@ Out: commits, and the changes of any stretch of commit times.
 Promise: an append is durable and visible in all its streams when it returns, or changed nothing. A reader up to time t sees every commit up to t.
 """
 
+import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +25,7 @@ from righttime.queues.history import History, Part
 from righttime.queues.index import Numbers
 from righttime.queues.intake import Given, take_in
 from righttime.queues.letters import Letter, from_text, letters_of
-from righttime.queues.open_stream import OpenStream
+from righttime.queues.open_stream import OpenStream, is_new
 from righttime.queues.segments import Segment, SegmentCache
 from righttime.settings import Settings
 from righttime.telemetry import get_log
@@ -33,7 +35,9 @@ log = get_log("queues")
 
 Issue = Callable[[Sequence[str], int | None], int]
 OnChange = Callable[[Sequence[str], int, int], None]
+Result = TypeVar("Result")
 _CATALOGUE = "stream.json"
+_BESIDE_BYTES = 32
 _AHEAD_US = 24 * 3600 * 1_000_000  # a time zone that was forgotten is less; nothing earlier could be committed to the stream any more
 
 
@@ -106,18 +110,45 @@ class Streams:
                 self._streams[schema.name] = OpenStream(schema, folder, self._cache, self._seen)
         return schema
 
+    def drop(self, name: str) -> bool:
+        """Take back a stream that was just created; False if something was appended to it, and it stays."""
+        with self._declarations, self._feed.sealer, self._feed.lock:
+            stream = self._stream(name)
+            if stream.history.last_seq or not is_new(stream.state()):
+                return False
+            (stream.history.folder / _CATALOGUE).unlink()
+            sync_folder(stream.history.folder)
+            with self._seen:
+                del self._streams[stream.schema.name]
+            shutil.rmtree(stream.history.folder, ignore_errors=True)
+            return True
+
     def append(self, changes: Mapping[str, ChangesIn], *, transaction: str | None = None, time_us: int | None = None, tapping: bool = False) -> Appended:
         """Append one source transaction, to all its streams at once; raise the first fault of a stream that takes no bad changes.
 
-        Streams of tables are fed by their taps only.
+        Streams of tables are fed by their taps only; as a table may be larger than the feed log, much of it goes straight into a segment.
         """
+        self._refuse_spelt_twice(changes)
         for name in changes:
             if not tapping and (table := self.schema(name).table) is not None:
                 raise BadStream(stream=name, reason=f"it has the changes of table {table!r}; change the table")
         if transaction is not None and not _is_text(transaction):
             raise BadStream(stream=", ".join(changes), reason=f"{transaction!r} as the name of a transaction is no text")
         givens = [self._given(name, rows_given(name, one)) for name, one in changes.items()]
-        return self._take(lambda: [self._work(given, transaction, time_us) for given in givens], transaction=transaction, time_us=time_us)
+        straight = tapping and any(self._is_large(given) for given in givens)
+        return self._take(lambda: [self._work(given, transaction, time_us) for given in givens], transaction=transaction, time_us=time_us, straight=straight)
+
+    def _is_large(self, given: Given) -> bool:
+        """Tell whether changes are too many for a record of the log; what it has of each beside its columns counts as well."""
+        return int(given.rows.nbytes) + _BESIDE_BYTES * given.rows.num_rows > min(self._settings.stream_log_bytes, self._settings.log_bytes_max // 2)
+
+    def _refuse_spelt_twice(self, names: Iterable[str]) -> None:
+        """Refuse one stream under two spellings: both parts would be judged, and numbered, as if the other were not there."""
+        spelt: dict[str, str] = {}
+        for name in names:
+            first = spelt.setdefault(self.schema(name).name, name)
+            if first is not name:
+                raise BadStream(stream=self.schema(name).name, reason=f"{first!r} and {name!r} are the same stream; give all its changes under one of them")
 
     def replay(self, name: str, numbers: Iterable[int] | None = None, *, time_us: int | None = None) -> Appended:
         """Append dead letters again, all or some; what fails again stays a dead letter, and is counted as rejected."""
@@ -147,6 +178,10 @@ class Streams:
 
     def discard(self, name: str, numbers: Iterable[int] | None = None) -> int:
         """Forget dead letters, all or some; return how many."""
+        wanted = None if numbers is None else set(numbers)
+        return self._with_room(lambda: self._discard(name, wanted))
+
+    def _discard(self, name: str, numbers: Iterable[int] | None) -> int:
         with self._feed.lock:
             self._check_open()
             stream = self._stream(name)
@@ -163,13 +198,13 @@ class Streams:
         faults_max = self._settings.stream_dead_letters_max if schema.on_bad == "dead_letter" else 1
         return take_in(schema, stream.encoder, changes, faults_max=faults_max, units=units)
 
-    def _take(self, works: Callable[[], list[Work]], *, transaction: str | None, time_us: int | None) -> Appended:
+    def _take(self, works: Callable[[], list[Work]], *, transaction: str | None, time_us: int | None, straight: bool = False) -> Appended:
         """Append what `works` returns, which is called under the feed lock."""
-        try:
-            appended, quiet = self._take_once(works, transaction, time_us)
-        except LogFull:
-            self._feed.keep_up()  # what is sealed makes room
-            appended, quiet = self._take_once(works, transaction, time_us)
+        if straight:
+            with self._feed.sealer:
+                appended, quiet = self._take_once(works, transaction, time_us, straight=True)
+        else:
+            appended, quiet = self._with_room(lambda: self._take_once(works, transaction, time_us))
         if appended.rows:
             self._tell(tuple(appended.numbers), appended.time_us, appended.rows)
         if quiet and time_us is not None:
@@ -177,12 +212,24 @@ class Streams:
         self._feed.keep_up()
         return appended
 
-    def _take_once(self, works: Callable[[], list[Work]], transaction: str | None, time_us: int | None) -> tuple[Appended, Sequence[str]]:
+    def _with_room(self, write: Callable[[], Result]) -> Result:
+        """Call what writes into the log, and where that is full once more: what is sealed makes room."""
+        try:
+            return write()
+        except LogFull as error:
+            if error.context["size"] > error.context["bound"]:
+                raise
+            self._feed.make_room(error.context["size"])
+        return write()
+
+    def _take_once(
+        self, works: Callable[[], list[Work]], transaction: str | None, time_us: int | None, *, straight: bool = False
+    ) -> tuple[Appended, Sequence[str]]:
         """Return what was appended, and the streams that it was only a heartbeat for."""
         with self._feed.lock:
             self._check_open()
             judged = works()
-            return self._write(judged, transaction, time_us), tuple(work.given.schema.name for work in judged if work.quiet)
+            return self._write(judged, transaction, time_us, straight=straight), tuple(work.given.schema.name for work in judged if work.quiet)
 
     def _work(self, given: Given, transaction: str | None, time_us: int | None) -> Work:
         work = self._judged(given, time_us)
@@ -207,7 +254,7 @@ class Streams:
         if time_us is not None and time_us > self._now_us() + _AHEAD_US:
             raise StreamTime(stream=schema.name, reason=f"the time {time_us} is more than a day ahead; it is given in microseconds since 1970")
 
-    def _write(self, works: list[Work], transaction: str | None, time_us: int | None) -> Appended:
+    def _write(self, works: list[Work], transaction: str | None, time_us: int | None, *, straight: bool) -> Appended:
         changed = [work for work in works if len(work.plan.ops)]
         rejected = sum(len(work.letters) + work.unresolved for work in works)
         if not changed:
@@ -219,7 +266,7 @@ class Streams:
             issued_us = self._issue(names, time_us)
             assert all(issued_us > (work.stream.watermark_us or 0) for work in changed), "commit times increase"
             shares = [share_of(work.given, work.plan, work.stream.history, time_us=issued_us, transaction=transaction) for work in changed]
-            self._feed.write(works, shares, time_us=issued_us, transaction=transaction)
+            self._feed.write(works, shares, time_us=issued_us, transaction=transaction, straight=straight)
         numbers = {share.schema.name: share.number for share in shares}
         return Appended(numbers, issued_us, sum(share.rows.num_rows for share in shares), rejected)
 
@@ -238,6 +285,13 @@ class Streams:
 
     def heartbeat(self, name: str, time_us: int) -> None:
         """Say for a stream with times of its source that nothing at or before a time will come any more."""
+        beaten = self._with_room(lambda: self._beat(name, time_us))
+        if beaten is not None:
+            self._feed.keep_up()
+            self._tell((beaten,), time_us, 0)
+
+    def _beat(self, name: str, time_us: int) -> str | None:
+        """Return the stream's name if that was not known."""
         with self._feed.lock:
             self._check_open()
             stream = self._stream(name)
@@ -245,10 +299,9 @@ class Streams:
                 raise StreamTime(stream=stream.schema.name, reason="the warehouse issues its commit times, so it needs no heartbeat")
             self._check_time(stream.schema, time_us)
             if stream.watermark_us is not None and time_us <= stream.watermark_us:
-                return
+                return None
             self._feed.beat(stream, time_us)
-        self._feed.keep_up()
-        self._tell((stream.schema.name,), time_us, 0)
+            return stream.schema.name
 
     def _tell(self, names: Sequence[str], time_us: int, rows: int) -> None:
         for callback in list(self.on_change):
