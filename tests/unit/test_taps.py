@@ -17,11 +17,12 @@ from righttime.catalyst.links import Link
 from righttime.catalyst.messages import Flush
 from righttime.catalyst.mover import Mover
 from righttime.changes.encoder import RowEncoder
-from righttime.errors import FreshnessUnavailable, LogFull
+from righttime.errors import CommitFailed, FreshnessUnavailable, LogFull
 from righttime.errors.flows import TableTapped
 from righttime.flows.runner import FlowRunner
 from righttime.flows.running import RunningFlow
 from righttime.flows.schedule import Triggers
+from righttime.flows.taps import Taps
 from righttime.testing import ManualClock
 from tests.support.plain_flow import run_plain, until
 
@@ -258,6 +259,59 @@ def test_rows_that_are_stored_while_a_stream_is_pulled_are_looked_at_again(stage
     assert stage.rows("copy") == stage.rows("orders") == {1: 11, 2: 20}
 
 
+def test_what_is_settled_anew_while_a_stream_is_pulled_is_looked_at_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that can store nothing, because somebody holds an earlier commit back, forgets what was settled: numbers of versions are those of one settling.
+
+    | time | orders | held |
+    |---|---|---|
+    | 1 | | a lazy commit, not delivered |
+    | 2 | k=1: v=11 | |
+    | 3 | k=1 is deleted | |
+    """
+    stage.wh.create_table("held", COLUMNS)
+    stage.insert(1, 10, durability="warehouse")
+    stage.wh.tap("orders")
+    engine = stage.wh._writer("test")
+    link = engine.catalyst.open_link("lazy", policy="on demand")
+    engine.catalyst.commit_lazily(link, {"held": 1})
+    stage.clock.advance(1)
+    stage.load.update("orders", set={"v": 11}, where={"k": 1})
+    stage.load.commit(durability="log")
+    stage.clock.advance(1)
+    engine.flows.taps.pull("orders", engine.catalyst.authority.read_us())
+    stage.load.delete("orders", where={"k": 1})
+    stage.load.commit(durability="log")
+    stage.clock.advance(1)
+    take, memory = engine.snapshots.take, engine.catalyst.table("orders")
+    resets, version = [memory.resets], memory.version
+
+    @contextmanager
+    def overtaken(tables: Any, contract: Any) -> Iterator[Any]:
+        with take(tables, contract) as snapshot:
+            if len(resets) == 1:
+                with engine.mover._lock:
+                    engine.mover._run(Order("materialize", tables={"orders"}))
+                resets.append(memory.resets)
+            yield snapshot
+
+    monkeypatch.setattr(engine.snapshots, "take", overtaken)
+    engine.flows.taps.pull("orders", engine.catalyst.authority.read_us())
+    monkeypatch.undo()
+    assert resets[0] < resets[1] and memory.version == version
+    assert living(stage.wh) == stage.rows("orders") == {}
+    engine.catalyst.close_link(link)
+
+
+def living(wh: rt.Warehouse) -> dict[int, int]:
+    """Return what the changes of the stream `orders` add up to."""
+    rows: dict[tuple[int, int], int] = {}
+    for change in wh._flows("test").feed.streams.table("orders", 0, 2**62).to_pylist():
+        row = change["k"], change["v"]
+        rows[row] = rows.get(row, 0) + change["_w"]
+    assert set(rows.values()) <= {0, 1}
+    return dict(row for row, weight in rows.items() if weight)
+
+
 def test_rows_that_are_stored_while_their_table_is_tapped_reach_the_stream(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are committed after the stream was filled: they are only logged then, and stored when the stream has them."""
     stage.insert(1, 10, durability="warehouse")
@@ -340,3 +394,84 @@ def test_a_full_log_does_not_keep_a_tapped_table_from_being_stored(tmp_path: Pat
         assert stage.wh.stream("orders").last.time_us >= engine.catalyst.table("orders").stored_us  # type: ignore[union-attr]
     finally:
         stage.close()
+
+
+def test_a_table_that_is_larger_than_the_log_is_tapped(tmp_path: Path) -> None:
+    """What does not fit into the feed log goes past it, in one commit: the table as it was, and all that a single statement changed."""
+    stage = Stage(tmp_path / "wh", log_bytes_max=50_000, stream_log_bytes=20_000)
+    try:
+        stage.load.insert_many("orders", [(k, 0) for k in range(10_000)])
+        stage.load.commit(materialize=True)
+        stage.clock.advance(1)
+        stage.wh.tap("orders")
+        assert len(living(stage.wh)) == 10_000
+        stage.insert(10_000, 0, durability="log")
+        engine = stage.wh._writer("test")
+        engine.flows.taps.pull("orders", engine.catalyst.authority.read_us())
+        stage.load.update("orders", set={"v": 1})
+        stage.load.commit(durability="log")
+        stage.clock.advance(1)
+        stage.wh.materialize()
+        assert stage.wh.stream("orders").last.number == 3  # type: ignore[union-attr]
+        assert living(stage.wh) == dict.fromkeys(range(10_001), 1)
+    finally:
+        stage.close()
+    with rt.open(tmp_path / "wh", clock=ManualClock(5000.0), log_bytes_max=50_000, stream_log_bytes=20_000) as wh:
+        assert living(wh) == dict(wh.read("orders").rows())
+        with wh.producer(name="shop") as load:
+            load.delete("orders", where={"k": 7})
+            load.commit(materialize=True)
+        assert living(wh) == dict(wh.read("orders").rows())
+
+
+@pytest.mark.parametrize("fails", ["_changes", "_append"])
+def test_a_tap_that_fails_leaves_no_stream(stage: Stage, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    """Nor a table that can be stored no more; tapped again, also after a restart, it is as if nothing had been."""
+    stage.insert(1, 10)
+
+    def full(*given: Any) -> None:
+        stage.wh._flows("test").feed.streams._feed.make_room(2**62)  # a file of the log is begun meanwhile, and names the stream
+        raise CommitFailed(source="streams", step="feed log", reason="No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Taps, fails, full)
+        with pytest.raises(CommitFailed, match="No space left"):
+            stage.wh.tap("orders")
+    assert stage.wh.streams() == []
+    stage.insert(2, 20)
+    stage.wh.materialize("orders")
+    assert stage.wh._writer("test").catalyst.table("orders").rows_unstored == 0
+    stage.close()
+    stage.wh = rt.open(stage.wh.path, clock=stage.clock)
+    assert stage.wh.streams() == []
+    stage.wh.tap("orders")
+    assert living(stage.wh) == stage.rows("orders") == {1: 10, 2: 20}
+
+
+def test_a_tap_that_cannot_be_pulled_stops_no_other_table_and_says_why(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are stored, then its error is raised; a flow over it waits, and does not blame a source for standing still."""
+    stage.wh.create_table("other", COLUMNS)
+    stage.wh.tap("orders")
+    stage.run()
+    stage.load.insert("other", (7, 70))
+    stage.insert(1, 10)
+
+    def full(*given: Any) -> None:
+        raise LogFull(used=2, bound=1)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Taps, "_append", full)
+        with pytest.raises(LogFull):
+            stage.wh.materialize("orders", "other")
+        catalyst = stage.wh._writer("test").catalyst
+        assert [catalyst.table(name).rows_stored for name in ("orders", "other")] == [0, 1]
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(stage.rows, "copy", wait="1s")
+            until(stage.wh, lambda: bool(catalyst.maintained["copy"].hindrance))
+            stage.clock.advance(2)
+            with catalyst.lock:
+                catalyst.arrivals.notify_all()
+            with pytest.raises(FreshnessUnavailable, match=r"stream 'orders' cannot be brought up.*log_bytes_max"):
+                waiting.result(20)
+    assert stage.rows("copy") == {1: 10}
+    assert catalyst.maintained["copy"].hindrance == ""

@@ -208,5 +208,5 @@ class Cuts(CatalystMemory):
 
 def _why_late(flow: Maintainer, cut_us: int) -> str:
     if flow.arrived_us is not None and flow.arrived_us < cut_us:
-        return f"its streams have told of everything up to {time_text(flow.arrived_us)}; a source that stands still sends heartbeats"
+        return flow.hindrance or f"its streams have told of everything up to {time_text(flow.arrived_us)}; a source that stands still sends heartbeats"
     return "a job with these changes is being computed"

@@ -31,6 +31,7 @@ class Looks(CatalystMemory):
                 rows_stored={name: self.tables[name].rows_stored for name in tables},
                 intervals=intervals,
                 cuts=tuple(self.head.source(source).cut(source, accuracy.time_of(source)) for source in sorted({lane[1] for lane in intervals} - {VERSIONS})),
+                resets={name: self.tables[name].resets for name in tables},
                 ends={name: self.tables[name].ends for name in tables if self.tables[name].ends},
             )
 

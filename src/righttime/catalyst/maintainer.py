@@ -24,7 +24,7 @@ class Maintainer(Link):
 
     `backlog_us` is the time up to which there may be changes that were not noted one by one, `arrived_us` the time up to which every stream has
     everything (None: always up to now), and `tolerance_us` the lag that queries put up with there. Up to `closed_us` it is settled where jobs end.
-    `trouble` says why nothing will be delivered. Who is `nudged` looks around before it waits again.
+    `trouble` says why nothing will be delivered, `hindrance` why a stream does not go on for the moment. Who is `nudged` looks around before it waits again.
     With `loose`, queries take what is there (near-real-time loading, the yardstick of the benchmarks).
     """
 
@@ -37,6 +37,7 @@ class Maintainer(Link):
     loose: bool = False
     cuts: list[int] = field(default_factory=list)
     trouble: str = ""
+    hindrance: str = ""
     nudged: bool = False
     _noted: list[int] = field(default_factory=list)
     _firsts: list[int] = field(default_factory=list)

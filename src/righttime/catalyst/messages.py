@@ -90,7 +90,7 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What a new query starts from: one state, read in one go."""
+    """What a new query starts from: one state, read in one go. Names of ended rows are those of one stored version and of one settling (`resets`)."""
 
     state: int
     seen_us: int
@@ -98,4 +98,5 @@ class Look:
     rows_stored: Mapping[str, int]
     intervals: Mapping[LaneKey, tuple[int, int]]
     cuts: tuple[SourceCut, ...]
+    resets: Mapping[str, int]
     ends: Mapping[str, Ends] = field(default_factory=dict)

@@ -85,13 +85,20 @@ class Mover:
 
     def materialize(self, tables: Collection[str]) -> int:
         """Store the committed hot rows of `tables`; return the state. Where one cannot be stored the others are, and then its error is raised."""
-        self.before_storing(tables)
+        failure: RightTimeError | None = None
+        try:
+            self.before_storing(tables)
+        except RightTimeError as error:
+            failure = error  # of a stream: its table is stored up to what the stream has
         with self._lock:
             try:
-                return self._run(Order("materialize", tables=set(tables))).state
+                state = self._run(Order("materialize", tables=set(tables))).state
             except RightTimeError as error:
                 self._store_others(set(tables), error)
                 raise
+        if failure is not None:
+            raise failure
+        return state
 
     def _store_others(self, tables: set[str], error: RightTimeError) -> None:
         """Store what the failure of one table has kept in memory. It goes on as long as errors name a table: any other would meet all of them."""

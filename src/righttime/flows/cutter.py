@@ -34,7 +34,7 @@ class Cutter:
         """Cut and prepare until the flow stops."""
         catalyst = self._with.catalyst
         if self._rebuild:
-            self._with.taps.pull_for(self._streams, catalyst.authority.read_us())
+            self._pull(catalyst.authority.read_us())
             self._cut_us, *wanted = catalyst.close_job(self._link, anew=True)
             self._queue.cut(0, self._cut_us, "background", catalyst.clock.monotonic_s(), rebuild=True)
             for cut_us in wanted:
@@ -47,15 +47,21 @@ class Cutter:
                 self._schedule.asked(catalyst.clock.monotonic_s())
             self._count_tapped()
             if self._is_due():
-                self._with.taps.pull_for(self._streams, catalyst.authority.read_us())
+                self._pull(catalyst.authority.read_us())
                 *wanted, now_us = catalyst.close_job(self._link)
                 for cut_us in wanted:
                     self._cut(cut_us, "query")
                 self._cut(now_us, "background")
             if (waiting := self._queue.first_cut()) is not None:
-                self._with.taps.pull_for(self._streams, waiting.horizon_us)
+                self._pull(waiting.horizon_us)
             if (job := self.next_arrived()) is not None:
                 self._prepare(job)
+
+    def _pull(self, up_to_us: int) -> None:
+        """Bring streams of tables up to a time, or let whoever waits for the flow know why they are not."""
+        hindrance = self._with.taps.pull_for(self._streams, up_to_us)
+        with self._with.catalyst.lock:
+            self._link.hindrance = hindrance
 
     def _count_tapped(self) -> None:
         """Count what waits anew where streams are of tables: it is told when it is pulled, which may be after its job was cut."""

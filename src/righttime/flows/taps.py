@@ -66,8 +66,26 @@ class Taps:
             raise BadStream(stream=stream, reason=f"table {table.name!r} is kept by a flow; read the streams of that flow")
         now_us = self._catalyst.authority.read_us()
         self._await_producers(table.name, now_us, deadline_s=self._catalyst.clock.monotonic_s() + self._parts.wait_s)
-        self._note(self._streams.create(stream, table.columns, keys=table.keys, times="source", table=table.name))
-        self.pull(stream, self._catalyst.authority.read_us())
+        schema = self._streams.create(stream, table.columns, keys=table.keys, times="source", table=table.name)
+        self._note(schema)
+        try:
+            self.pull(stream, self._catalyst.authority.read_us())
+        except BaseException:
+            self._take_back(schema)
+            raise
+
+    def _take_back(self, schema: StreamSchema) -> None:
+        """Forget a tap that could not be filled: nobody would know whether its table may be stored."""
+        with self._lock:
+            if schema.table is None or not self._streams.drop(schema.name):
+                return
+            self._streams_of[schema.table].remove(schema.name)
+            least_us = self._least_us(schema.table) if self._streams_of[schema.table] else None
+            with self._catalyst.lock:
+                if least_us is None:
+                    del self._catalyst.tapped[schema.table]
+                else:
+                    self._catalyst.tapped[schema.table].stream_us = least_us
 
     def _note(self, schema: StreamSchema) -> None:
         if schema.table is None:
@@ -104,8 +122,12 @@ class Taps:
         with self._catalyst.lock:
             return sum(self._catalyst.tapped[table].waiting(max(after_us, pulled_us)) for table, pulled_us in tapped)
 
-    def pull_for(self, streams: Collection[str], up_to_us: int) -> None:
-        """Bring those of `streams` that tap tables up to a time, or try: what is held back is asked for, and what fails now may do so no more later."""
+    def pull_for(self, streams: Collection[str], up_to_us: int) -> str:
+        """Bring those of `streams` that tap tables up to a time, or try: what is held back is asked for, and what fails now may do so no more later.
+
+        Returns what failed, empty if nothing did.
+        """
+        hindrance = ""
         for name in self._taps(streams):
             try:
                 self.pull(name, up_to_us)
@@ -113,6 +135,8 @@ class Taps:
                 if not error.retryable:
                     raise
                 log.warning("tap.not_pulled", stream=name, code=error.code, error=str(error))
+                hindrance = f"its stream {name!r} cannot be brought up to its table: {str(error).removesuffix('.')}"
+        return hindrance
 
     def bring_up(self, streams: Collection[str], *, deadline_s: float) -> None:
         """Bring those of `streams` that tap tables up to now; raises what stands in the way."""
@@ -122,12 +146,19 @@ class Taps:
             self.pull(name, now_us)
 
     def before_storing(self, tables: Collection[str]) -> None:
-        """Bring the streams of these tables up to what is here, so that storing has something to do."""
+        """Bring the streams of these tables up to what is here, so that storing has something to do; all that can be, then raise what stands in the way."""
+        failure: RightTimeError | None = None
         for table in tables:
-            for name in self._streams_of.get(table, ()):
+            for name in list(self._streams_of.get(table, ())):
                 with self._catalyst.lock:
                     up_to_us = table_complete_us(self._catalyst, table, self._catalyst.authority.read_us())
-                self.pull(name, up_to_us, storing=True)
+                try:
+                    self.pull(name, up_to_us, storing=True)
+                except RightTimeError as error:
+                    if name in self._streams_of[table]:  # else it was taken back meanwhile
+                        failure = failure or error
+        if failure is not None:
+            raise failure
 
     def pull(self, stream: str, up_to_us: int, *, storing: bool = False) -> None:
         """Append what happened to the stream's table up to a time; nothing if a producer holds some of it back, which it is asked for."""
@@ -200,8 +231,8 @@ class Taps:
             with self._parts.snapshots.take([table], _at(up_to_us)) as snapshot:
                 found = snapshot.tables[table]
                 before = self._catalyst.look([table], Accuracy(after_us, {}))
-                # Rows up to the watermark may have been stored in between: then look again, at the new version.
-                if before.versions == snapshot.look.versions:
+                # Rows up to the watermark may have been stored in between, or a step that could store nothing has forgotten what was settled: look again.
+                if (before.versions, before.resets) == (snapshot.look.versions, snapshot.look.resets):
                     ended = self._ended(found, snapshot, before, after_us)
                     return pa.concat_tables([typed(ended, "delete"), typed(begun(found, before), "insert")])
 
