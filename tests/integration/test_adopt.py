@@ -12,6 +12,10 @@ from deltalake import DeltaTable, write_deltalake
 
 import righttime as rt
 from righttime.errors import AdoptionRefused, CommitFailed, CommitsMixed, ForeignCommit
+from righttime.errors.flows import TargetChanged
+from righttime.flows.running import RunningFlow
+from righttime.testing import ManualClock
+from tests.support.plain_flow import run_plain
 
 
 def _append_from_outside(wh: rt.Warehouse, table: str, numbers: list[int]) -> None:
@@ -261,3 +265,53 @@ def test_a_change_that_is_committed_while_a_version_is_adopted_is_tried_on_it(tm
         with pytest.raises(AdoptionRefused):
             wh.adopt("sale")
         assert wh.read("sale").rows() == [(1, 20)]
+
+
+def _shop_with_a_flow(folder: Path) -> rt.Warehouse:
+    """A warehouse with a stream whose times are its source's, and its copy in table `t`, stored in two files at 100 s and 200 s."""
+    wh = rt.open(folder, clock=ManualClock(1000.0))
+    wh.create_table("t", "k INT NOT NULL, v INT", keys=["k"])
+    wh.create_stream("s", "k INT NOT NULL, v INT", keys=["k"], times="source")
+    for number, second in ((1, 100), (2, 200)):
+        runner, _ = run_plain(wh, {"t": "s"})
+        wh.stream("s").insert([{"k": number, "v": number}], time=second * 1_000_000)
+        RunningFlow(wh._flows("test"), runner).wait(timeout="20s")
+        runner.stop()
+        wh._writer("test").mover.materialize(["t"])
+    return wh
+
+
+def test_rows_of_others_in_the_target_of_a_flow_are_not_adopted(tmp_path: Path) -> None:
+    """It is what the flow makes of its streams; the error says how the way is cleared."""
+    with _shop_with_a_flow(tmp_path / "wh") as wh:
+        rows = pa.table({"k": pa.array([7], pa.int32()), "v": pa.array([7], pa.int32())}, schema=wh.schema("t").columns)
+        write_deltalake(wh.path / "tables" / "t", rows, mode="append")
+        for _ in range(2):
+            with pytest.raises(TargetChanged, match=r"flow 'plain'.* Restore version 2") as caught:
+                wh.adopt("t")
+        assert caught.value.code == "table.target_changed"
+        assert sorted(wh.read("t", freshness="2h", wait="0s").rows()) == [(1, 1), (2, 2)]
+        DeltaTable(wh.path / "tables" / "t").restore(2)
+        wh.adopt("t")
+        assert sorted(wh.read("t", freshness="2h", wait="0s").rows()) == [(1, 1), (2, 2)]
+        assert wh._writer("test").catalyst.table("t").version == 4
+
+
+def test_files_that_others_put_together_in_the_target_of_a_flow_are_adopted(tmp_path: Path) -> None:
+    """They hold the same rows: the target is as old as it was, can be asked, and can be stored into again."""
+    with _shop_with_a_flow(tmp_path / "wh") as wh:
+        assert DeltaTable(wh.path / "tables" / "t").optimize.compact()["numFilesRemoved"] == 2
+        wh.adopt("t")
+        assert sorted(wh.read("t", freshness="2h", wait="0s").rows()) == [(1, 1), (2, 2)]
+        assert wh._writer("test").catalyst.table("t").stored_us == 200 * 1_000_000
+        runner, _ = run_plain(wh, {"t": "s"})
+        try:
+            wh.stream("s").update([{"k": 1, "v": 11}], time=300 * 1_000_000)
+            RunningFlow(wh._flows("test"), runner).wait(timeout="20s")
+            assert sorted(wh.read("t", freshness="2h").rows()) == [(1, 11), (2, 2)]
+        finally:
+            runner.stop()
+        wh._writer("test").mover.materialize(["t"])
+    with rt.open(tmp_path / "wh", clock=ManualClock(1000.0)) as wh:
+        assert sorted(wh.read("t", freshness="2h", wait="0s").rows()) == [(1, 11), (2, 2)]
+        assert wh.losses() == []

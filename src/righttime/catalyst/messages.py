@@ -40,10 +40,11 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """A Delta version that another writer made, and the rows in it."""
+    """A Delta version that another writer made, and the rows in it; whether they are the `same` as before, in other files."""
 
     version: int
     rows: int
+    same: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from righttime.catalyst.durable import Declared, DurableStep, Order
 from righttime.catalyst.interrupts import uninterrupted
 from righttime.catalyst.links import Link
 from righttime.catalyst.log import Log, LogEntry
-from righttime.catalyst.messages import Bypass, Published
+from righttime.catalyst.messages import Adopted, Bypass, Published
 from righttime.catalyst.next_state import finished_batches, next_state, refuse_overtaken, refuse_steps_back, tell_tables
 from righttime.catalyst.segments import rows_of
 from righttime.catalyst.settler import Settler
@@ -27,6 +27,7 @@ from righttime.changes.faults import CrashPoint, reach
 from righttime.changes.position import Commit
 from righttime.changes.schema import TableSchema
 from righttime.errors import CommitFailed, RightTimeError, RowsMoved, StoringFailed
+from righttime.errors.flows import TargetChanged
 from righttime.ledger.book import Book
 from righttime.ledger.state import State
 from righttime.settings import Settings
@@ -78,10 +79,18 @@ class Mover:
 
             def sure() -> None:
                 confirm()
+                self._refuse_target(table, adopted)
                 adoption.check()
 
             sure()  # before anything is written; at the commit point it costs nothing if nothing was committed meanwhile
             return self._run(Order("adopt", own=link, tables={table}, bypass={table: Bypass(adopted=adopted)}, confirm=sure)).state
+
+    def _refuse_target(self, table: str, adopted: Adopted) -> None:
+        """Refuse other rows for a table that a flow maintains: it is what the flow makes of its streams. The same rows in other files are welcome."""
+        with self._catalyst.lock:
+            flow, known = self._catalyst.maintained.get(table), self._catalyst.tables[table].version
+        if flow is not None and not adopted.same:
+            raise TargetChanged(table=table, flow=flow.source.removeprefix("flow."), version=adopted.version, known=known)
 
     def materialize(self, tables: Collection[str]) -> int:
         """Store the committed hot rows of `tables`; return the state. Where one cannot be stored the others are, and then its error is raised."""

@@ -70,7 +70,9 @@ def _rows_stored(catalyst: Catalyst, step: DurableStep, table: str) -> int:
 
 
 def _stored_us(step: DurableStep, seen: LaneCapture, before_us: int, time_us: int) -> int:
-    if seen.source == step.order.source and (seen.table in step.order.bypass or (seen.stores and seen.time_us is None)):
+    adopted = step.adopted(seen.table)
+    bypassed = seen.table in step.order.bypass and not (adopted is not None and adopted.same)  # the same rows are as old as they were
+    if seen.source == step.order.source and (bypassed or (seen.stores and seen.time_us is None)):
         return time_us
     return max(before_us, seen.time_us or 0) if seen.stores else before_us
 

@@ -110,4 +110,4 @@ class StepFiles:
         except ForeignCommit:
             version = self._store.newest_version(schema)
         self._store.check_schema(schema, version)
-        return Adopted(version, self._store.row_count(schema, version))
+        return Adopted(version, self._store.row_count(schema, version), self._store.same_rows(schema, memory.version, version))

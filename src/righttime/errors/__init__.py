@@ -36,6 +36,7 @@
     │   │   ├── StepFailed       flow.step
     │   │   ├── TooManyDeadLetters  flow.dead_letters
     │   │   ├── TableMaintained  table.maintained
+    │   │   │   └── TargetChanged  table.target_changed
     │   │   ├── TableTapped      table.tapped
     │   │   ├── FlowFailed       flow.failed
     │   │   ├── FlowChanged      flow.changed
@@ -154,6 +155,7 @@ from righttime.errors.flows import (
     StreamTime,
     TableMaintained,
     TableTapped,
+    TargetChanged,
     TooManyDeadLetters,
     TypeClash,
     UnknownInFlow,
@@ -324,6 +326,7 @@ __all__ = [
     "TableExists",
     "TableMaintained",
     "TableTapped",
+    "TargetChanged",
     "TooManyDeadLetters",
     "TooManySnapshots",
     "TypeClash",

@@ -103,6 +103,13 @@ class TableMaintained(FlowError):
     code = "table.maintained"
 
 
+class TargetChanged(TableMaintained):
+    """Table {table!r} is maintained by flow {flow!r}, and in version {version} another writer has changed its rows.
+    Restore version {known} of the table, adopt that, and change the streams; nothing was taken over."""
+
+    code = "table.target_changed"
+
+
 class TableTapped(FlowError):
     """Table {table!r} is a stream, too, and the stream would never have what another writer did to it.
     Restore version {version} of the table and load those rows with a producer; nothing was taken over."""

@@ -197,6 +197,12 @@ def batch_id_of(actions: Iterable[Action]) -> str | None:
     return None
 
 
+def changes_rows(actions: Iterable[Action]) -> bool:
+    """Tell whether an entry does more to rows than to move them into other files, as its writer says."""
+    files = (action.get("add") or action.get("remove") for action in actions)
+    return any(file.get("dataChange", True) for file in files if file is not None)
+
+
 def local_path(table_folder: Path, path: str) -> str:
     """Return the file that a log path names: relative to the table or a file URI, percent-encoded."""
     decoded = unquote(path)

@@ -23,7 +23,7 @@ from righttime.settings import Settings
 from righttime.warehouse.adopt import check_version
 from righttime.warehouse.checkpoint import write_checkpoint
 from righttime.warehouse.collect import STAGING_FOLDER, collect
-from righttime.warehouse.delta_log import LOG_FOLDER, DeltaLog, batch_id_of, change, creation, reversal
+from righttime.warehouse.delta_log import LOG_FOLDER, DeltaLog, batch_id_of, change, changes_rows, creation, reversal
 from righttime.warehouse.durable import coded_errors, sync_folder
 from righttime.warehouse.handle import TableHandle
 from righttime.warehouse.removal import rewrite
@@ -162,6 +162,15 @@ class Lakehouse:
     def path_of(self, table: TableSchema, file: DataFile) -> str:
         """Return the absolute path of a file that is written but not committed."""
         return f"{self._root / table.name}/{file.path}"
+
+    def same_rows(self, table: TableSchema, known: int, version: int) -> bool:
+        """Tell whether other writers have only put files together since, or restored what they had done; what is left of ours is nothing."""
+        handle = self._handle(table)
+        before, after = handle.snapshots.get(known), handle.snapshots.get(version)
+        if set(before.files) == set(after.files):
+            return True
+        foreign = (actions for _, actions in handle.log.applied(known, version) if batch_id_of(actions) is None)
+        return before.rows == after.rows and not any(changes_rows(actions) for actions in foreign)
 
     def check_schema(self, table: TableSchema, version: int) -> None:
         """Raise `BadTable` if a version, made by another writer, cannot be read by its file list with the declared columns."""

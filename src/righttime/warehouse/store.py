@@ -142,6 +142,10 @@ class Store(Protocol):
         """Return the absolute path of a file that is written but not committed."""
         ...
 
+    def same_rows(self, table: TableSchema, known: int, version: int) -> bool:
+        """Tell whether other writers have only rearranged the rows of a version since."""
+        ...
+
     def check_schema(self, table: TableSchema, version: int) -> None:
         """Raise `BadTable` if a version that another writer made cannot be taken over as it is."""
         ...
