@@ -140,7 +140,8 @@ class Streams:
 
     def _is_large(self, given: Given) -> bool:
         """Tell whether changes are too many for a record of the log; what it has of each beside its columns counts as well."""
-        return int(given.rows.nbytes) + _BESIDE_BYTES * given.rows.num_rows > min(self._settings.stream_log_bytes, self._settings.log_bytes_max // 2)
+        size: int = given.rows.nbytes + _BESIDE_BYTES * given.rows.num_rows
+        return size > min(self._settings.stream_log_bytes, self._settings.log_bytes_max // 2)
 
     def _refuse_spelt_twice(self, names: Iterable[str]) -> None:
         """Refuse one stream under two spellings: both parts would be judged, and numbered, as if the other were not there."""
