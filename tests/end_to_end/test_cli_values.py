@@ -23,6 +23,7 @@ from righttime.errors import (
     RightTimeError,
     SessionLost,
     SqlRefused,
+    StateMissing,
     StatesAhead,
     WarehouseLocked,
 )
@@ -99,6 +100,7 @@ def test_the_way_out_is_one_of_the_command_line(kind: type[RightTimeError]) -> N
     [
         FlowChanged(flow="sales"),
         StatesAhead(flow="sales", known=5, job=4),
+        StateMissing(flow="sales", jobs=3, folder="flows/sales"),
         BadDeclaration(flow="sales", origin="f.py:3", reason="table 'a' has rows already; run the flow with refresh=True to replace them"),
     ],
     ids=lambda error: error.code,

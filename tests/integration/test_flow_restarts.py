@@ -13,7 +13,7 @@ import righttime as rt
 from righttime.changes.faults import CrashPoint
 from righttime.client import Warehouse
 from righttime.errors import FreshnessUnavailable
-from righttime.errors.flows import BadDeclaration, FlowFailed, StatesAhead, TableMaintained
+from righttime.errors.flows import BadDeclaration, FlowFailed, StateMissing, StatesAhead, TableMaintained
 from righttime.flows import engine, runner
 from righttime.pipeline.spark import SparkOwner
 
@@ -279,6 +279,23 @@ def test_state_that_begins_after_the_last_job_is_not_gone_on_with(wh: Warehouse,
     with wh.run(totals(), refresh=True) as running:
         running.wait(timeout="2 min")
         assert rows(wh, "agg") == [("a", 10)]
+
+
+def test_a_flow_whose_folder_is_gone_is_not_taken_for_a_new_one(wh: Warehouse, tmp_path: Path) -> None:
+    """So it is if a database is opened on another machine: what the flow remembers has stayed on the first."""
+    with wh.run(totals()):
+        wh.stream("s").insert([{"k": 1, "g": "a", "v": 10}])
+        assert rows(wh, "agg") == [("a", 10)]
+        wh.stream("s").delete([{"k": 1, "g": "a", "v": 10}])
+        assert rows(wh, "agg") == []
+    shutil.move(tmp_path / "wh" / "flows", tmp_path / "elsewhere")
+    with pytest.raises(StateMissing) as raised:
+        wh.run(totals())
+    assert raised.value.context["folder"] == str(tmp_path / "wh" / "flows" / "f")
+    shutil.move(tmp_path / "elsewhere", tmp_path / "wh" / "flows")
+    with wh.run(totals()):
+        wh.stream("s").insert([{"k": 2, "g": "a", "v": 7}])
+        assert rows(wh, "agg") == [("a", 7)]
 
 
 def fails_before_publishing(point: CrashPoint) -> None:

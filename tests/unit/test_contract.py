@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -144,10 +143,19 @@ def test_an_as_of_that_is_no_time_is_refused(as_of: Any) -> None:
         made(as_of=as_of)
 
 
+class Time:
+    """Stands for the module; goes on only when somebody lets it."""
+
+    now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
 class Turns:
     """Stands for the semaphore: says how long it was waited for, and lets time pass for it."""
 
-    def __init__(self, clock: SimpleNamespace, *, free_after_s: float) -> None:
+    def __init__(self, clock: Time, *, free_after_s: float) -> None:
         self._clock, self._free_after_s = clock, free_after_s
         self.timeouts: list[float] = []
 
@@ -162,7 +170,7 @@ class Turns:
 
 def test_a_query_waits_once_for_its_rows_and_for_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`wait` bounds both together, and the receipt has both."""
-    clock = SimpleNamespace(now_s=1000.0, monotonic=lambda: clock.now_s)
+    clock = Time()
     with rt.open(tmp_path) as wh:
         wh.create_table("sale", "sku INT")
         consumer = wh._writer("test").consumer

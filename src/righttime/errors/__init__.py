@@ -41,6 +41,7 @@
     │   │   ├── FlowFailed       flow.failed
     │   │   ├── FlowChanged      flow.changed
     │   │   ├── StatesAhead      flow.states_ahead
+    │   │   ├── StateMissing     flow.state_missing
     │   │   ├── NotHere          flow.not_here
     │   │   ├── KeyTwice         flow.key_twice
     │   │   ├── NoProject        project.none
@@ -148,6 +149,7 @@ from righttime.errors.flows import (
     ProjectTaken,
     RowAbsent,
     RowExists,
+    StateMissing,
     StatesAhead,
     StepFailed,
     StreamError,
@@ -316,6 +318,7 @@ __all__ = [
     "SqlFailed",
     "SqlFailedInDatabase",
     "SqlRefused",
+    "StateMissing",
     "StatesAhead",
     "StepFailed",
     "StoringFailed",

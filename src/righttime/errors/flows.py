@@ -222,6 +222,13 @@ class StatesAhead(FlowError):
     code = "flow.states_ahead"
 
 
+class StateMissing(FlowError):
+    """Flow {flow!r} has published {jobs} jobs in this warehouse, and {folder}, which has what it remembers, is not there.
+    Put it back (a PostgreSQL warehouse has it in state_dir), or run it with refresh=True to build its targets anew from what the streams have now."""
+
+    code = "flow.state_missing"
+
+
 class NotHere(FlowError):
     """You cannot {what} here: streams and flows are with the process that has the warehouse open. Do it there, in the program of the service."""
 

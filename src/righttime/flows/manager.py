@@ -18,7 +18,7 @@ from righttime.catalyst.room import Room
 from righttime.catalyst.shell import Catalyst
 from righttime.changes.schema import TableSchema
 from righttime.errors import FreshnessUnavailable
-from righttime.errors.flows import BadDeclaration, FlowChanged, FlowRuns, StatesAhead, TableMaintained
+from righttime.errors.flows import BadDeclaration, FlowChanged, FlowRuns, StateMissing, StatesAhead, TableMaintained
 from righttime.flows.attention import Attention
 from righttime.flows.catalogue import Catalogue, FlowEntry, Generation, source_of
 from righttime.flows.content import TargetContent
@@ -162,6 +162,8 @@ class Flows:
                 raise FlowChanged(flow=flow.name)
             if generation.first_job > last_job > 0:
                 raise StatesAhead(flow=flow.name, known=generation.first_job, job=last_job)
+        elif last_job:
+            raise StateMissing(flow=flow.name, jobs=last_job, folder=str(self.catalogue.folder(flow.name)))
         if not last_job:
             self._refuse_filled(flow)  # also if it was begun: a refresh that would have replaced these rows was cut short
 
