@@ -143,21 +143,6 @@ def test_every_type_is_found_again_in_the_catalog() -> None:
         assert found.equals(field, check_metadata=True) or "byte" in field.name
 
 
-@pytest.mark.slow
-def test_values_that_are_large_together_are_read_in_smaller_pieces(place: tuple[Connection, Address]) -> None:
-    """What is too long for one value of PostgreSQL's is asked for in halves, down to a single row, in the same transaction."""
-    table = declare_table("large", "n INT, t STRING")
-    connection, address = place
-    with connection.transaction(force_rollback=True):
-        create_table(connection, address, table, now_us=0)
-        connection.execute("INSERT INTO public.large SELECT n, repeat('y', 30000000) FROM generate_series(0, 35) n")
-        found = look_up(connection, address, ["large"])["large"]
-        parts = [part.rows for part in TableScan(connection, address, table, found).rows(["n", "t"])]
-    assert len(parts) > 1
-    assert [n for part in parts for n in part.column("n").to_pylist()] == list(range(36))
-    assert {len(text) for part in parts for text in part.column("t").to_pylist()} == {30_000_000}
-
-
 def test_foreign_values_that_are_no_times_are_an_error_not_an_answer(place: tuple[Connection, Address]) -> None:
     """PostgreSQL's infinity has no counterpart."""
     from righttime.errors import WarehouseDamaged
