@@ -88,6 +88,64 @@ def test_a_condition_means_the_rows_for_which_it_is_true(text: str, ids: list[in
     assert meant(text) == ids
 
 
+@pytest.mark.parametrize(
+    ("text", "canonical", "ids"),
+    [
+        ("note IN ('a', 'b')", "`note` IN ('a', 'b')", [1]),
+        ("note NOT IN ('a', 'b')", "NOT (`note` IN ('a', 'b'))", [2]),
+        ("note IN ('a', NULL)", "`note` IN ('a', NULL)", [1]),
+        ("note NOT IN ('a', NULL)", "NOT (`note` IN ('a', NULL))", []),
+        ("lower(note) IN ('b')", "lower(`note`) IN ('b')", [2]),
+        ("day IN ('2026-01-31', '2026-03-01')", "`day` IN (DATE '2026-01-31', DATE '2026-03-01')", [1]),
+    ],
+)
+def test_a_list_of_texts_is_one_list(text: str, canonical: str, ids: list[int]) -> None:
+    """As a list of numbers is, and not a comparison for each: thousands of those take seconds."""
+    condition = parse_condition(text, SALE)
+    assert condition.text == canonical
+    assert parse_condition(condition.text, SALE) == condition
+    assert meant(text) == ids
+
+
+def test_a_list_of_texts_implies_a_range() -> None:
+    """Files whose texts are all outside of it need not be read."""
+    assert parse_condition("note IN ('b', NULL, 'a')", SALE).ranges() == {"note": ("a", "b")}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ok = qty < 5",
+        "qty < 5 = ok",
+        "ok = ok = ok",
+        "ok = qty <> 5",
+        "ok = qty IN (1, 2)",
+        "ok = qty NOT IN (1, 2)",
+        "qty BETWEEN 1 AND 5 = ok",
+        "qty < qty BETWEEN 1 AND 5",
+        "ok = note LIKE 'a'",
+        "note LIKE 'a' = ok",
+        "note LIKE 'a' ESCAPE '#' = ok",
+        "ok = NOT qty = 5",
+    ],
+)
+def test_chains_of_comparisons_take_brackets(text: str) -> None:
+    """Spark reads comparisons from left to right, and IN, BETWEEN and LIKE after them; the parser here ranks them otherwise."""
+    with pytest.raises(SqlRefused, match="brackets"):
+        parse_condition(text, SALE)
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [("ok = (qty < 5)", [1, 2]), ("(qty BETWEEN 1 AND 5) = NOT (ok)", [1, 2]), ("(qty IS NULL) = (ok IS NULL)", [1, 2, 3]), ("ok = ok IS TRUE", [1, 2])],
+)
+def test_comparisons_in_brackets_are_compared(text: str, ids: list[int]) -> None:
+    """Brackets say what is meant."""
+    condition = parse_condition(text, SALE)
+    assert meant(text) == ids
+    assert parse_condition(condition.text, SALE) == condition
+
+
 def test_parameters_stand_for_literals_in_their_order() -> None:
     """`?` takes the next value, and the text that is kept holds it."""
     condition = parse_condition("note = ? OR qty = ? OR day = ?", SALE, ["it's", 5, dt.date(2026, 1, 31)])

@@ -48,6 +48,7 @@ _COMPARISONS: dict[type[exp.Expr], str] = {
     exp.GTE: ">=",
     exp.NullSafeEQ: "<=>",
 }
+_CHAINED: tuple[type[exp.Expr], ...] = (*_COMPARISONS, exp.NullSafeNEQ, exp.In, exp.Between, exp.Like, exp.Escape, exp.Is)
 _ARITHMETIC: dict[type[exp.Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%"}
 
 
@@ -104,6 +105,7 @@ class Binder:
             return found
         if type(node) in _COMPARISONS:
             refuse_further(node, "this", "expression")
+            _refuse_chained(node)
             operator = _COMPARISONS[type(node)]
             left, right = self.term(node.this), self.term(node.expression)
             refuse_nested(left, right, what=operator)
@@ -145,6 +147,7 @@ class Binder:
 
     def _nullsafeneq(self, node: exp.NullSafeNEQ) -> Term:
         refuse_further(node, "this", "expression")
+        _refuse_chained(node)
         left, right = self.term(node.this), self.term(node.expression)
         refuse_nested(left, right, what="IS DISTINCT FROM")
         return operators.negation(operators.comparison("<=>", *together(left, right, "comparing (IS DISTINCT FROM)")))
@@ -323,6 +326,15 @@ class Binder:
         if type_ is None or len(found) < len(parts):
             refuse(f"{what} of {', '.join(dict.fromkeys(type_name(part.type) for part in parts))} is not known here", "CAST the values to one type.")
         return found
+
+
+def _refuse_chained(node: exp.Expr) -> None:
+    """Refuse a comparison of comparisons without brackets: Spark reads them from left to right, then IN, BETWEEN and LIKE; the tree has ranks of its own."""
+    for part in (node.this, node.expression):
+        while isinstance(part, exp.Not):
+            part = part.this  # a NOT IN (…) is a NOT around it
+        if isinstance(part, _CHAINED):
+            refuse(f"{shown(part)} is compared with something, and what belongs together is not said", "Put brackets around it.")
 
 
 def _any_of(terms: Sequence[Term]) -> Term:

@@ -178,10 +178,10 @@ def fitted(part: Term, wanted: pa.DataType) -> Term | None:
 
 
 def _fitted_value(value: Any, given: pa.DataType, wanted: pa.DataType) -> Any:
-    if kind.is_string(given):
-        return _typed_value(value, wanted, is_string=True) if wanted in (pa.date32(), TIMESTAMP, TIMESTAMP_NTZ) else None
     if given == wanted and not kind.is_decimal(given):
         return value
+    if kind.is_string(given):
+        return _typed_value(value, wanted, is_string=True) if wanted in (pa.date32(), TIMESTAMP, TIMESTAMP_NTZ) else None
     if kind.is_integer(wanted):
         return value if given in INTEGERS and _in_range(value, wanted) else None
     if wanted == pa.float64():
