@@ -17,7 +17,7 @@ import pyarrow as pa
 from psycopg.types.string import TextLoader
 
 from righttime.changes.types import TIMESTAMP, TIMESTAMP_NTZ
-from righttime.errors import AnswerTooLarge
+from righttime.errors import AnswerTooLarge, SqlRefused
 from righttime.ledger.postgres_connect import Connection
 
 _FETCH_ROWS = 10_000
@@ -49,11 +49,12 @@ def plain_texts(connection: Connection) -> None:
 def collect(cursor: psycopg.ServerCursor[tuple[Any, ...]] | psycopg.Cursor[tuple[Any, ...]], *, bytes_max: int) -> pa.Table:
     """Return all rows of a query; raise `AnswerTooLarge` as soon as they are more than `bytes_max`."""
     columns = list(cursor.description or ())
+    if not columns:  # a table of no columns has no rows either, and the answer's would be lost
+        raise SqlRefused(reason="its answer has no columns", way_out="Select one, or count(*).")
     parts: list[list[pa.Array]] = []
     size = 0
     while rows := cursor.fetchmany(_FETCH_ROWS):
-        by_column = zip(*rows, strict=True) if columns else ()
-        parts.append([_array(values, column) for values, column in zip(by_column, columns, strict=True)])
+        parts.append([_array(values, column) for values, column in zip(zip(*rows, strict=True), columns, strict=True)])
         size += sum(array.nbytes for array in parts[-1])
         if size > bytes_max:
             raise AnswerTooLarge(size=size, bound=bytes_max)
@@ -66,8 +67,18 @@ def _array(values: Sequence[Any], column: psycopg.Column) -> pa.Array:
         return _decimals(values, column.precision, column.scale)
     given = _type(column.type_code)
     if given is not None:
-        return pa.array(values, given)
+        return _typed(values, given, column)
     return pa.array([value if value is None or isinstance(value, str) else _text(value) for value in values], pa.string())
+
+
+def _typed(values: Sequence[Any], given: pa.DataType, column: psycopg.Column) -> pa.Array:
+    try:
+        return pa.array(values, given)
+    except pa.ArrowException as error:
+        # The type of an array says nothing of its dimensions, which may be others in each row.
+        if not pa.types.is_list(given):
+            raise
+        raise SqlRefused(reason=f"{column.name} has an array of several dimensions", way_out="Cast the column to text in the query.") from error
 
 
 def _type(oid: int) -> pa.DataType | None:
