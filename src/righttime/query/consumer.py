@@ -19,7 +19,7 @@ import pyarrow as pa
 from righttime.catalyst.producer import OwnRows
 from righttime.changes.durations import Duration
 from righttime.changes.schema import TableSchema
-from righttime.errors import AnswerTooLarge, FreshnessUnavailable, UnknownColumn, UnknownTable
+from righttime.errors import AnswerTooLarge, FreshnessUnavailable, SqlRefused, UnknownColumn, UnknownTable
 from righttime.ledger.book import Book
 from righttime.ledger.receipts import Receipt, Verification
 from righttime.pipeline.spark import SparkOwner
@@ -29,7 +29,7 @@ from righttime.query.contract import Contract, make_contract
 from righttime.query.digest import answer_digest
 from righttime.query.issue import issue_receipt
 from righttime.query.parameters import placeholders_text
-from righttime.query.postgres_statement import MARK
+from righttime.query.postgres_statement import MARK, postgres_statement, views_behind
 from righttime.query.question import SqlAnswers
 from righttime.query.snapshot import Snapshot, Snapshots, TableSnapshot
 from righttime.query.statement import ReadStatement, read_statement
@@ -119,9 +119,19 @@ class Consumer(SqlAnswers):
             columns = tables[name].schema.columns.names if plain["whole"] else [column[1:-1] for column in plain["columns"].split(", ")]
             if set(columns) <= set(tables[name].schema.columns.names):
                 return self._snapshots.rows(tables[name]).select(columns)
-        if text.startswith(MARK) and self.rerun_in_database is not None:
+        if text.startswith(MARK):
+            if self.rerun_in_database is None:  # Spark would read the same words otherwise
+                raise SqlRefused(reason="PostgreSQL ran it, and this handle has no session there", way_out="Open the warehouse for writing.")
             return self.rerun_in_database(text, tables, parameters)
         return self.run(text, self.plan(read_statement(text)), tables, parameters)
+
+    def texts(self, query: str) -> list[str]:
+        """Return the text of a receipt's query and those of the declared views behind it."""
+        if query.startswith(MARK):
+            asked = postgres_statement(query.removeprefix(MARK))
+            return [asked.text, *(self._views[name] for name in views_behind(asked, self._views))]
+        statement = read_statement(query)
+        return [statement.text, *self.plan(statement).views.values()]
 
     def run(self, text: str, plan: "Plan", tables: Mapping[str, TableSnapshot], parameters: Sequence[Any]) -> pa.Table:
         """Run a query on Spark over exactly these tables and collect it."""

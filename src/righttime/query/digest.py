@@ -1,11 +1,12 @@
 """The digest of an answer: the same for the same rows in any order, another for anything else.
 
 In: an answer as an Arrow table.
-Out: 64 hex digits for the receipt, and the comparison of two digests.
+Out: 64 hex digits for the receipt, and whether a digest is that of an answer.
 Promise: pure; names, types, values and duplicates count, order does not, floats count to ten digits; no Python runs per row except to hash distinct strings.
 """
 
 import hashlib
+import re
 from functools import partial
 
 import numpy as np
@@ -18,13 +19,20 @@ _DIGITS = 10
 # A float that two runs compute a little differently can fall on two sides of a rounding step. Two grids, half a step apart, share no step,
 # and neither has one where decimal fractions of a few digits lie.
 _GRIDS = (0.2281718, 0.7281718)
+_NOT_NULL = re.compile(r" not null(?=[,>])")  # after the type of a part of a value; in a name, a colon would follow
 
 
 def answer_digest(answer: pa.Table) -> str:
     """Return the digest of an answer; compare digests with `digests_agree`."""
-    has_floats = any(_holds_floats(field.type) for field in answer.schema)
-    digests = [_digest(answer, grid) for grid in (_GRIDS if has_floats else _GRIDS[:1])]
-    return digests[0] + digests[-1]
+    return _on_grids(answer, _NOT_NULL.sub("", _shape(answer)))
+
+
+def is_digest_of(digest: str, answer: pa.Table) -> bool:
+    """Tell whether a digest is that of an answer, also one from when it counted which parts of a value cannot be null."""
+    if digests_agree(answer_digest(answer), digest):
+        return True
+    shape = _shape(answer)
+    return _NOT_NULL.search(shape) is not None and digests_agree(_on_grids(answer, shape), digest)
 
 
 def digests_agree(first: str, second: str) -> bool:
@@ -34,7 +42,12 @@ def digests_agree(first: str, second: str) -> bool:
     return first[:32] == second[:32] or first[32:] == second[32:]
 
 
-def _digest(answer: pa.Table, grid: float) -> str:
+def _on_grids(answer: pa.Table, shape: str) -> str:
+    digests = [_digest(answer, shape, grid) for grid in (_GRIDS if holds_floats(answer.schema) else _GRIDS[:1])]
+    return digests[0] + digests[-1]
+
+
+def _digest(answer: pa.Table, shape: str, grid: float) -> str:
     batches = answer.combine_chunks().to_batches(max_chunksize=_ROWS_AT_ONCE)
     # Sums do not care for order and do for duplicates; four of them over well-mixed words leave no room for chance.
     sums = np.zeros(4, dtype=np.uint64)
@@ -42,7 +55,7 @@ def _digest(answer: pa.Table, grid: float) -> str:
     for batch in batches:
         words = row_words(batch, rules)
         sums += np.concatenate([words.sum(axis=0), mixed(words + NULL).sum(axis=0)])
-    content = hashlib.blake2b(_shape(answer).encode(), digest_size=16)
+    content = hashlib.blake2b(shape.encode(), digest_size=16)
     content.update(sums.astype("<u8").tobytes())
     return content.hexdigest()
 
@@ -66,6 +79,11 @@ def _float_words(column: pa.Array, grid: float) -> Words:
     mantissa, exponent = np.where(carried, 10.0 ** (_DIGITS - 1), mantissa), exponent + carried
     kind = np.select([np.isnan(values), values == np.inf, values == -np.inf, values == 0, values > 0], [1, 2, 3, 4, 5], 6)
     return words_of_parts(kind, np.where(ordinary, mantissa, 0).astype(np.int64), np.where(ordinary, exponent, 0).astype(np.int64))
+
+
+def holds_floats(columns: pa.Schema) -> bool:
+    """Tell whether some column has floats, be it within its values."""
+    return any(_holds_floats(field.type) for field in columns)
 
 
 def _holds_floats(kind: pa.DataType) -> bool:

@@ -29,7 +29,7 @@ from righttime.query.contract import Contract
 from righttime.query.parameters import placeholders_text
 from righttime.query.postgres_answers import collect, plain_texts
 from righttime.query.postgres_hot import HotTable, Kept, own_rows
-from righttime.query.postgres_statement import MARK, PostgresStatement, postgres_statement
+from righttime.query.postgres_statement import MARK, PostgresStatement, postgres_statement, views_behind
 from righttime.query.question import SqlAnswers
 from righttime.query.snapshot import Snapshots, TableSnapshot
 from righttime.query.stored import HeldTables, read_files
@@ -123,22 +123,12 @@ class PostgresQueries(SqlAnswers):
     def tables(self, statement: PostgresStatement) -> list[str]:
         """Return the warehouse's tables that a statement reads, through views too; raise `SqlRefused` if it names one with its schema."""
         found: set[str] = set()
-        for part in (statement, *(postgres_statement(self._views[name]) for name in self._views_of(statement))):
+        for part in (statement, *(postgres_statement(self._views[name]) for name in views_behind(statement, self._views))):
             found.update(name for name in part.names if name in self._schemas)
             for schema, name in part.qualified:
                 if schema == self._address.tables and name in self._schemas:
                     raise SqlRefused(reason=f"{schema}.{name} would be read without its hot rows", way_out=f"Write {name}, without a schema.")
         return sorted(found)
-
-    def _views_of(self, statement: PostgresStatement) -> list[str]:
-        """Return the declared views that a statement needs, each after those it stands on."""
-        ordered: list[str] = []
-        for name in statement.names:
-            if name in self._views and name not in ordered:
-                # A view is declared after what it stands on, so this ends.
-                ordered += [view for view in self._views_of(postgres_statement(self._views[name])) if view not in ordered]
-                ordered.append(name)
-        return ordered
 
     def run(self, statement: PostgresStatement, tables: Mapping[str, TableSnapshot], *, parameters: Sequence[Any], lock_wait_s: float) -> pa.Table:
         """Run a statement over exactly these tables and collect it; once more in a new session if the old one is gone."""
@@ -208,7 +198,7 @@ class PostgresQueries(SqlAnswers):
             hides = any(len(positions) for positions in table.hidden.stored.values())
             if self._tables[name].shape(connection, self._address, _held(table).found(name), hides=hides):
                 self._others -= self._views.keys()  # those that stood on it are made again
-        views = self._views_of(statement)
+        views = views_behind(statement, self._views)
         for part in (statement, *(postgres_statement(self._views[name]) for name in views)):
             self._refuse_detours(connection, part)
             for name in part.names:

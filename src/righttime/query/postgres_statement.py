@@ -5,7 +5,7 @@ Out: the names it reads, the functions it calls, and the text as psycopg takes i
 Promise: pure; a statement that writes, or that would read a table of the warehouse without its hot rows, is refused.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NoReturn
@@ -81,6 +81,17 @@ def postgres_statement(sql: str) -> PostgresStatement:
     calls = {_name(tokens[place]) for place in called if place and tokens[place - 1].token_type is TokenType.DOT}
     placeholders = sum(token.token_type is TokenType.PLACEHOLDER for token in tokens)
     return PostgresStatement(text, tuple(sorted(names)), tuple(sorted(qualified)), tuple(sorted(calls)), placeholders)
+
+
+def views_behind(statement: PostgresStatement, views: Mapping[str, str]) -> list[str]:
+    """Return the declared views that a statement needs, each after those it stands on."""
+    ordered: list[str] = []
+    for name in statement.names:
+        if name in views and name not in ordered:
+            # A view is declared after what it stands on, so this ends.
+            ordered += [view for view in views_behind(postgres_statement(views[name]), views) if view not in ordered]
+            ordered.append(name)
+    return ordered
 
 
 def _refuse_escaped_names(tokens: Sequence[Token]) -> None:

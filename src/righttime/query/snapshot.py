@@ -55,7 +55,7 @@ class TableSnapshot:
     def receipt(self) -> TableReceipt:
         hot = [
             HotInterval(source, *self.intervals[table, source], rows=sum(part.rows for part in slices))
-            for (table, source), slices in sorted(self.lanes.items())
+            for (table, source), slices in self.lanes.items()  # in the order in which they are read, and will be again
             if slices
         ]
         if self.own.rows:

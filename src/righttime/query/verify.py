@@ -5,8 +5,9 @@ Out: a `Verification` that says which of two checks was made: the query run agai
 Promise: a receipt that was changed in any way is refused (I8); a check that could not be made is never reported as made.
 """
 
-import re
 from collections.abc import Callable, Mapping
+
+import pyarrow as pa
 
 from righttime.catalyst.shell import Catalyst
 from righttime.changes.position import START, Commit
@@ -15,19 +16,12 @@ from righttime.ledger.book import Book
 from righttime.ledger.receipts import Receipt, Verification
 from righttime.ledger.state import State
 from righttime.query.consumer import Consumer
-from righttime.query.digest import answer_digest, digests_agree
+from righttime.query.digest import holds_floats, is_digest_of
 from righttime.query.parameters import parameters_read
 from righttime.query.postgres_statement import MARK
-from righttime.query.snapshot import Snapshots
+from righttime.query.repeats import float_sums, volatile_in_postgres
+from righttime.query.snapshot import Snapshots, TableSnapshot
 from righttime.query.statement import read_statement
-
-# What makes two runs of a PostgreSQL query differ over the same rows: functions, and whatever ties or the order of rows decide.
-_VOLATILE_IN_POSTGRES = re.compile(
-    r"\b(now|clock_timestamp|statement_timestamp|transaction_timestamp|timeofday|current_\w+|localtime\w*|random\w*|gen_random_uuid|uuidv\d|"
-    r"nextval|currval|lastval|pg_\w+|txid_\w+|limit|fetch|offset|tablesample|distinct\s+on|"
-    r"row_number|ntile|lag|lead|first_value|last_value|nth_value|mode|array_agg|string_agg|jsonb?_agg|jsonb?_object_agg|xmlagg)\b",
-    re.IGNORECASE,
-)
 
 
 class Verifier:
@@ -55,19 +49,30 @@ class Verifier:
                 rows = self._consumer.rerun(receipt.query, tables, parameters_read(receipt.parameters))
             except RightTimeError as error:
                 return self.by_ledger(receipt, f"it could not be run again ({error.code})")
-        if rows.num_rows == receipt.rows and digests_agree(answer_digest(rows), receipt.digest):
+        if rows.num_rows == receipt.rows and is_digest_of(receipt.digest, rows):
             return Verification(True, "rerun", f"the query gives the same {receipt.rows} rows at state {receipt.state}")
-        if receipt.query.startswith(MARK):
-            volatile = sorted({word.lower() for word in _VOLATILE_IN_POSTGRES.findall(receipt.query)})
-            if volatile:
-                return self.by_ledger(receipt, f"its answer may differ from run to run ({', '.join(volatile)})")
-            return Verification(False, "rerun", f"the query gives other rows at state {receipt.state}: {rows.num_rows} now, {receipt.rows} then")
-        statement = read_statement(receipt.query)
-        views = self._consumer.plan(statement).views.values()
-        volatile = sorted({*statement.volatile, *(word for view in views for word in read_statement(view).volatile)})
+        other = f"the query gives other rows at state {receipt.state}: {rows.num_rows} now, {receipt.rows} then"
+        excuse = self._excuse(receipt, tables, rows)
+        return self.by_ledger(receipt, f"{other}; {excuse}") if excuse else Verification(False, "rerun", other)
+
+    def _excuse(self, receipt: Receipt, tables: Mapping[str, TableSnapshot], rows: pa.Table) -> str | None:
+        """Return why a query may rightly give other rows each time, None if it may not."""
+        texts, in_postgres = self._consumer.texts(receipt.query), receipt.query.startswith(MARK)
+        if in_postgres:
+            volatile = {word for text in texts for word in volatile_in_postgres(text, receipt.parameters)}
+        else:
+            volatile = {word for text in texts for word in read_statement(text).volatile}
         if volatile:
-            return self.by_ledger(receipt, f"its answer may differ from run to run ({', '.join(volatile)})")
-        return Verification(False, "rerun", f"the query gives other rows at state {receipt.state}: {rows.num_rows} now, {receipt.rows} then")
+            return f"its answer may differ from run to run ({', '.join(sorted(volatile))})"
+        columns = {field.name.lower() for table in tables.values() for field in table.schema.columns if holds_floats(pa.schema([field]))}
+        sums = float_sums(
+            texts,
+            dialect="postgres" if in_postgres else "spark",
+            float_columns=columns,
+            in_answer=holds_floats(rows.schema),
+            in_parameters=any(text.startswith("float:") for text in receipt.parameters),
+        )
+        return f"sums of floats depend on the order of rows ({', '.join(sorted(sums))})" if sums else None
 
     def refuse_forged(self, receipt: Receipt) -> None:
         """Raise `ReceiptForged` unless the receipt was issued by this warehouse, as it is."""
