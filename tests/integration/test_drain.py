@@ -606,8 +606,7 @@ def exploded(table: pa.Table) -> pa.Table:
     return pa.Table.from_pylist(rows, pa.schema([("id", pa.int32()), ("c", pa.float64())]))
 
 
-@both_ways
-def test_a_function_gives_one_row_for_each(child: SparkSession, fused: bool) -> None:
+def test_a_function_gives_one_row_for_each(child: SparkSession) -> None:
     """Job and weight stay with their row; a row that fails is put aside with the reason."""
     flow = Flow("apply")
     flow.stream("s").apply(doubled, "id INT, c DOUBLE").into("t", keys=["id"])
@@ -616,7 +615,7 @@ def test_a_function_gives_one_row_for_each(child: SparkSession, fused: bool) -> 
     bench.put("s", 2, {"id": 1, "a": 5, "b": 1})
     bench.take("s", 2, {"id": 3})
 
-    first, second = drained(bench, [1, 2], fused=fused)
+    first, second = drained(bench, [1, 2], fused=True)
 
     assert ids(first["t"]) == [(1, 2.0), (3, 6.0)]
     assert ids(second["t"]) == [(1, 10.0)]

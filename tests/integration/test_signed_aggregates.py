@@ -71,7 +71,7 @@ def runner(spark_owner: SparkOwner) -> Runner:
 
 
 @pytest.mark.parametrize("by", [["g", "h"], []], ids=["two columns", "all rows"])
-@settings(LAW, max_examples=3)
+@settings(LAW, max_examples=2)
 @given(changes=histories(ITEMS, ITEM_ROWS, jobs_max=JOBS), drains=drainings(JOBS))
 def test_all_measures_are_exact_at_every_job(runner: Runner, by: list[str], changes: Changes, drains: Drains) -> None:
     """Twelve measures over integers, decimals, floats with NaN and infinities, and text, with nulls, under deletes."""

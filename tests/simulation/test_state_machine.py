@@ -32,7 +32,7 @@ from tests.support.clocks import SteppedClock
 from tests.support.crash import abandon, crash, engine_of, killed_at
 from tests.support.list_model import ListModel, numbers
 
-EXAMPLES = int(os.environ.get("RIGHTTIME_EXAMPLES", "200"))
+EXAMPLES = int(os.environ.get("RIGHTTIME_EXAMPLES", "120"))
 STEPS = 50
 
 # One key, two keys, straight to the warehouse, no keys and partitions, unique keys; numbers only (blocks) and mixed (Arrow batches).

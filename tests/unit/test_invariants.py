@@ -102,7 +102,7 @@ def test_i1_every_row_is_seen_exactly_once_before_during_and_after_it_moves(wh: 
                 catalyst_of(wh).free(catalyst_of(wh).tables["x"])
 
     with meanwhile(load, move):
-        for _ in range(60):
+        for _ in range(30):
             answer = wh.read("x")
             newest = answer.receipt.cut[0].last_inside.number if answer.receipt.cut else 0
             assert Counter(a for a, _ in answer.rows()) == Counter([*range(1, newest + 1), *range(-newest, 0)])
