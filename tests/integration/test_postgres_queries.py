@@ -364,3 +364,38 @@ def test_every_row_is_seen_once_while_rows_move(warehouse: rt.Warehouse, queries
     assert all(count % 10 == 0 and (total or 0) == count == distinct for count, total, distinct in counts), counts
     assert [count for count, _, _ in counts] == sorted(count for count, _, _ in counts)
     assert rows(queries, "SELECT count(*) FROM sale") == [(10 * loaded,)]
+
+
+def test_a_receipt_over_others_tables_and_views_that_differ_each_time_is_left_to_the_ledger(
+    url: str, warehouse: rt.Warehouse, queries: PostgresQueries
+) -> None:
+    """No state holds the tables of others, and a declared view may look at the clock: another answer is no wrong one. The rest is proved, or wrong."""
+    producer = warehouse.producer(name="till")
+    producer.insert_many("sale", [(1, 10, "pen"), (2, 20, "ink")])
+    producer.commit()
+    with psycopg.connect(url, autocommit=True) as other:
+        other.execute("CREATE TABLE kind (sku int, label text)")
+        other.execute("INSERT INTO kind VALUES (1, 'old')")
+        warehouse.create_view("moments", "SELECT qty, clock_timestamp() AS at FROM sale")
+        joined = queries.sql("WITH few AS (SELECT sku FROM sale) SELECT label FROM few JOIN kind USING (sku)").receipt
+        named = queries.sql("SELECT label FROM public.kind JOIN sale USING (sku)").receipt
+        clock = queries.sql("SELECT at FROM moments").receipt
+        plain = queries.sql("WITH few AS (SELECT sku FROM sale) SELECT sum(sku) FROM few").receipt
+        assert joined.verify().method == named.verify().method == "rerun"
+        other.execute("UPDATE kind SET label = 'new'")
+
+    found = [receipt.verify() for receipt in (joined, named, clock, plain)]
+
+    assert [(one.ok, one.method) for one in found] == [(True, "ledger"), (True, "ledger"), (True, "ledger"), (True, "rerun")]
+    assert "kind" in found[0].detail and "public.kind" in found[1].detail and "clock_timestamp" in found[2].detail
+
+
+@pytest.mark.parametrize("sql", ["SELECT FROM sale", "SELECT ARRAY[ARRAY[sku], ARRAY[qty]] AS both FROM sale"])
+def test_what_arrow_cannot_hold_is_refused_and_leaves_the_connection_usable(warehouse: rt.Warehouse, queries: PostgresQueries, sql: str) -> None:
+    """No columns, and arrays of several dimensions."""
+    with warehouse.producer() as producer:
+        producer.insert("sale", (1, 10, None))
+        producer.commit()
+        with pytest.raises(SqlRefused):
+            queries.sql(sql)
+        assert rows(queries, "SELECT qty, ARRAY[ARRAY[sku], ARRAY[qty]]::text FROM sale") == [(10, "{{1},{10}}")]

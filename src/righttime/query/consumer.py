@@ -133,6 +133,12 @@ class Consumer(SqlAnswers):
         statement = read_statement(query)
         return [statement.text, *self.plan(statement).views.values()]
 
+    def others(self, texts: Sequence[str]) -> set[str]:
+        """Return the tables of others that PostgreSQL reads for these texts; no state holds them."""
+        read = [postgres_statement(text) for text in texts]
+        unknown = {name for one in read for name in one.names if name not in one.given and name not in self._schemas and name not in self._views}
+        return unknown | {".".join(pair) for one in read for pair in one.qualified}
+
     def run(self, text: str, plan: "Plan", tables: Mapping[str, TableSnapshot], parameters: Sequence[Any]) -> pa.Table:
         """Run a query on Spark over exactly these tables and collect it."""
         kept: list[object] = []

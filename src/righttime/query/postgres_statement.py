@@ -35,7 +35,7 @@ _QUERIES_ONLY = "Ask with one SELECT, WITH, VALUES or TABLE statement."
 
 @dataclass(frozen=True, slots=True)
 class PostgresStatement:
-    """One query. `names` are those without a schema, `qualified` those with one, `calls` functions with one;
+    """One query. `names` are those without a schema, `qualified` those with one, `given` those that its WITH gives, `calls` functions with a schema;
     all as the server folds them. A function without a schema is PostgreSQL's own: the session looks for no others.
     """
 
@@ -44,6 +44,7 @@ class PostgresStatement:
     qualified: tuple[tuple[str, str], ...]
     calls: tuple[str, ...]
     placeholders: int
+    given: tuple[str, ...] = ()
 
     def for_psycopg(self) -> str:
         """Return the text with %s for each ?, as psycopg wants it where there are parameters."""
@@ -80,7 +81,8 @@ def postgres_statement(sql: str) -> PostgresStatement:
     _refuse_escaped_names(tokens)
     calls = {_name(tokens[place]) for place in called if place and tokens[place - 1].token_type is TokenType.DOT}
     placeholders = sum(token.token_type is TokenType.PLACEHOLDER for token in tokens)
-    return PostgresStatement(text, tuple(sorted(names)), tuple(sorted(qualified)), tuple(sorted(calls)), placeholders)
+    given = {_folded(cte.args["alias"].this) for cte in root.find_all(exp.CTE)}
+    return PostgresStatement(text, tuple(sorted(names)), tuple(sorted(qualified)), tuple(sorted(calls)), placeholders, tuple(sorted(given)))
 
 
 def views_behind(statement: PostgresStatement, views: Mapping[str, str]) -> list[str]:

@@ -59,7 +59,7 @@ class Verifier:
         """Return why a query may rightly give other rows each time, None if it may not."""
         texts, in_postgres = self._consumer.texts(receipt.query), receipt.query.startswith(MARK)
         if in_postgres:
-            volatile = {word for text in texts for word in volatile_in_postgres(text, receipt.parameters)}
+            volatile = {word for text in texts for word in volatile_in_postgres(text, receipt.parameters)} | self._consumer.others(texts)
         else:
             volatile = {word for text in texts for word in read_statement(text).volatile}
         if volatile:
