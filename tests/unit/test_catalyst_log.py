@@ -5,8 +5,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import righttime as rt
 from righttime.catalyst.log import LogEntry, WriteAheadLog, encode
-from righttime.errors import LogFull, WarehouseDamaged
+from righttime.errors import CommitFailed, LogFull, WarehouseDamaged
+from righttime.ledger.sqlite import Ledger
 from righttime.ledger.state import LogPosition
 from righttime.settings import load_settings
 
@@ -68,6 +70,55 @@ def test_a_torn_tail_is_cut_off_by_the_next_append(tmp_path: Path) -> None:
     end = written(again, end, entry(7))
 
     assert [one.last_id for one in read(tmp_path, FIRST, end)] == [3, 9]
+
+
+def test_a_record_that_the_ledger_never_took_takes_no_room(tmp_path: Path) -> None:
+    """It does not exist: neither behind the ledger's position in its file, nor in a file that was begun for it."""
+    size = len(encode([entry(1)], after=START))
+    log = open_log(tmp_path, log_bytes_max=2 * size + size // 2)
+    for _ in range(5):
+        log.append([entry(1)], at=START)  # the ledger never hears of it
+    end = written(log, START, entry(1))
+    for _ in range(5):
+        log.append([entry(4)], at=end)
+    end = written(log, end, entry(4))
+    with pytest.raises(LogFull):
+        log.append([entry(7)], at=end)
+    assert [one.last_id for one in read(tmp_path, FIRST, end)] == [3, 6]
+
+
+def test_a_file_that_was_begun_for_a_record_that_the_ledger_never_took_goes_with_the_next_release(tmp_path: Path) -> None:
+    log = open_log(tmp_path, log_file_bytes=1)
+    end = written(log, START, entry(1))
+    log.append([entry(4)], at=end)
+    assert len(files(tmp_path)) == 2
+
+    log.release(FIRST, end=end)
+
+    assert len(files(tmp_path)) == 1
+    assert [one.last_id for one in read(tmp_path, FIRST, end)] == [3]
+
+
+def test_a_step_that_failed_after_it_was_logged_leaves_the_log_its_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger fails for a moment: the commit can be made again, and after it the warehouse is as if nothing had been."""
+    with rt.open(tmp_path / "shop", log_bytes_max=100_000) as wh:
+        wh.create_table("sale", "n INT, t STRING")
+        load = wh.producer(name="till")
+        load.insert_many("sale", [(n, "x" * 50) for n in range(1000)])
+        with monkeypatch.context() as failing:
+            failing.setattr(Ledger, "write_state", _no_room)
+            with pytest.raises(CommitFailed):
+                load.commit(durability="log")
+        load.commit(durability="log")
+        assert len(wh.read("sale")) == 1000
+        wh.materialize("sale")
+        load.insert_many("sale", [(n, "x" * 50) for n in range(1000)])
+        load.commit(durability="log")
+        assert len(wh.read("sale")) == 2000
+
+
+def _no_room(*_: object, **__: object) -> None:
+    raise OSError("disk full for a moment")
 
 
 def test_damage_is_found_by_the_checksum(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 In: entries (rows and operations of a lane with their ids and commit times).
 Out: positions for the ledger; on open, the entries between two positions.
-Promise: `append` returns after fsync; what lies behind the ledger's position does not exist: the next append cuts it off, or begins
-a file that says where the one before ended.
+Promise: `append` returns after fsync; what lies behind the ledger's position does not exist and takes no room: the next append cuts it off,
+or begins a file that says where the one before ended.
 """
 
 import json
@@ -70,7 +70,7 @@ class WriteAheadLog:
     def append(self, entries: Sequence[LogEntry], *, at: LogPosition, bounded: bool = True) -> "Record":
         """Write one record at the ledger's position `at`, cutting off anything behind it; the caller hands it to `keep` once the ledger has it."""
         record = encode(entries, after=at)
-        held = self.bytes_held()
+        held = self._bytes_up_to(at)
         if bounded and held + len(record) > self._settings.log_bytes_max:
             raise LogFull(used=held + len(record), bound=self._settings.log_bytes_max)
         if not self._kept or at.offset >= self._settings.log_file_bytes:
@@ -98,11 +98,11 @@ class WriteAheadLog:
         return next((record.start for record in records if record.needed(stored)), end)
 
     def release(self, begin: LogPosition, *, end: LogPosition) -> None:
-        """Remove files that hold nothing behind `begin`; the ledger has it already."""
+        """Remove files that hold nothing between `begin` and `end`; the ledger has them already."""
         self._kept = [record for record in self._kept if (record.end.file, record.end.offset) > (begin.file, begin.offset)]
         for path in self._files():
             number = int(path.stem)
-            if number < begin.file or (begin == end and number == begin.file):
+            if not begin.file <= number <= end.file or (begin == end and number == begin.file):
                 path.unlink()
                 reach(CrashPoint.LOG_REMOVED)
 
@@ -133,6 +133,11 @@ class WriteAheadLog:
     def bytes_held(self) -> int:
         """Return the size of all log files."""
         return sum(_size(path) for path in self._files())
+
+    def _bytes_up_to(self, at: LogPosition) -> int:
+        """Return the size of the log before a position: a step that failed may have written behind it."""
+        sizes = {int(path.stem): _size(path) for path in self._files()}
+        return sum(min(size, at.offset) if number == at.file else size for number, size in sizes.items() if number <= at.file)
 
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob("*.log"))
