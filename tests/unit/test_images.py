@@ -1,5 +1,7 @@
 """Images of hot rows: few files whatever the size of commits, tails of a quarter of a segment at most, each written once for queries at one cut."""
 
+import fcntl
+import os
 import threading
 from collections import Counter
 from pathlib import Path
@@ -10,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import righttime as rt
-from righttime.catalyst.images import Images
+from righttime.catalyst.images import Images, _private_folder
 from righttime.catalyst.segments import Segment
 from righttime.changes.schema import TableSchema
 from righttime.errors import FileNotWritten
@@ -196,3 +198,23 @@ def test_a_tail_does_not_wait_for_another(tmp_path: Path, monkeypatch: pytest.Mo
                 for thread in threads:
                     thread.join(40)
         assert sorted(found) == [[1], [1, 2]]
+
+
+def test_a_folder_that_is_being_made_is_nobody_elses_to_remove(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes that begin together: a folder is seen only when it is locked, so that neither takes the other's for that of a dead one."""
+    lock_file = fcntl.flock
+
+    def beside_another(fd: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock_file)
+        _, other_lock = _private_folder(tmp_path)  # between the making of the file and its lock
+        os.close(other_lock)
+        lock_file(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", beside_another)
+    folder, lock = _private_folder(tmp_path)
+    assert (folder / "lock").exists()
+    third, third_lock = _private_folder(tmp_path)
+    assert (folder / "lock").exists()
+    assert sorted(tmp_path.iterdir()) == sorted([folder, third])  # the other one's owner is dead by now
+    os.close(lock)
+    os.close(third_lock)

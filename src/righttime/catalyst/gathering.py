@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import groupby
 
-from righttime.catalyst.segments import Segment, grouped, rows_of
+from righttime.catalyst.segments import Segment, grouped, joined, rows_of
 from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.table import Slice
 from righttime.changes.rows import Chunk
@@ -40,18 +40,18 @@ def gathered(catalyst: Catalyst, table: TableSchema, source: str, slices: Sequen
 
 def _joined(catalyst: Catalyst, table: TableSchema, source: str, run: Sequence[Slice]) -> Sequence[Slice]:
     """Return one slice that stands for these; they stay as they are if the lane does not have them any more."""
-    batches = rows_of(run, table.columns).combine_chunks().to_batches()
+    batches = joined(rows_of(run, table.columns)).to_batches()
     if len(batches) != 1:  # texts of more than 2 GB are no one batch
         return run
-    chunk, pieces = Chunk(batches[0]), [piece for piece, _, _ in run]
+    chunk, pieces = Chunk(batches[0]), [part.piece for part in run]
     with catalyst.lock:
         memory = catalyst.tables[table.name]
-        joined = memory.lane(source).replace(pieces, chunk)
-        if joined is None:  # stored or sealed meanwhile, or another query was quicker
+        piece = memory.lane(source).replace(pieces, chunk)
+        if piece is None:  # stored or sealed meanwhile, or another query was quicker
             return run
         memory.discount(pieces)
         memory.bytes_memory += chunk.nbytes
-    return [Slice(joined, 0, joined.rows)]
+    return [Slice(piece, 0, piece.rows)]
 
 
 def _is_small(part: Slice) -> bool:

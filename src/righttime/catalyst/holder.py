@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from righttime.catalyst.port import CheckStorable, anything_goes
+from righttime.catalyst.segments import joined
 from righttime.changes.conditions import Condition, Expression, condition_of, everything, parse_assignment, parse_condition
 from righttime.changes.encoder import RowEncoder
 from righttime.changes.expressions import Assignment
@@ -312,7 +313,7 @@ def _encoder(table: TableSchema, columns: Sequence[str], check: CheckStorable) -
 def _encoded(chunks: Sequence[Chunk], columns: pa.Schema) -> Encoded:
     if len(chunks) == 1:
         return Encoded(chunks[0], columns)
-    batches = table_of(chunks, columns).combine_chunks().to_batches()
+    batches = joined(table_of(chunks, columns)).to_batches()
     if len(batches) != 1:
         raise WrongType(table="*", column="*", value=f"operations in {len(batches)} batches", expected="values of less than 2 GiB in one call")
     return Encoded(Chunk(batches[0]), columns)

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from righttime.catalyst.ends import NONE
 from righttime.catalyst.gathering import gathered
 from righttime.catalyst.leases import LaneKey
-from righttime.catalyst.segments import Segment, all_positions, grouped, positions, rows_of, visible_rows
+from righttime.catalyst.segments import Segment, all_positions, grouped, joined, positions, rows_of, visible_rows
 from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.table import Slice
 from righttime.changes.operations import Numbers
@@ -35,6 +35,7 @@ from righttime.settings import Settings
 _SHARED_MEMORY = Path("/dev/shm")
 _SPILL_FOLDER = "spill"
 _LOCK_FILE = "lock"
+_UNLOCKED = ".righttime-"  # what no other process looks at
 _SEGMENTS_AT_ONCE = 8  # as one, if so much has come
 _QUARTERS = 4
 _ROW_GROUP_ROWS = 1 << 17  # Spark shares a file among its cores by row groups
@@ -213,7 +214,7 @@ def _segment_of(part: Slice) -> Segment:
 def _joined(rows: pa.Table) -> pa.Table:
     """Return the rows in one piece if they are in many small ones, each of which would be written by itself, in three times the time."""
     pieces = rows.column(0).num_chunks if rows.num_columns else 0
-    return rows.combine_chunks() if pieces > 1 and rows.num_rows < pieces * _SMALL_ROWS else rows
+    return joined(rows) if pieces > 1 and rows.num_rows < pieces * _SMALL_ROWS else rows
 
 
 def _tight(rows: pa.Table) -> pa.Table:
@@ -235,9 +236,11 @@ def _private_folder(wanted: Path | None) -> tuple[Path, int]:
     for old in base.glob("righttime-*-*"):
         if _is_dead(old):
             _remove_folder(old)
-    folder = Path(tempfile.mkdtemp(prefix=f"righttime-{os.getpid()}-", dir=base))
-    lock = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    # Locked before anybody can find it: a lock that is not taken yet looks like that of a dead process.
+    made = Path(tempfile.mkdtemp(prefix=_UNLOCKED, dir=base))
+    lock = os.open(made / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    folder = made.rename(base / f"righttime-{os.getpid()}-{made.name.removeprefix(_UNLOCKED)}")
     return folder, lock
 
 

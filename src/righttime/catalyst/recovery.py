@@ -103,8 +103,7 @@ def _replay(catalyst: Catalyst, entry: LogEntry) -> int:
     lane = memory.lane(entry.source)
     if entry.runs and entry.last_id > lane.stored_id:
         start = 0
-        # Usually one batch; text of more than 2 GiB does not fit into one.
-        for batch in entry.rows.combine_chunks().to_batches():
+        for batch in entry.rows.to_batches():  # as they were written: more than 2 GiB of text cannot be put into one
             runs = list(_cut(entry.runs, start, start + batch.num_rows))
             lane.pieces.append(Piece(Chunk(batch), [first for first, _, _ in runs], [offset for _, _, offset in runs]))
             memory.bytes_memory += lane.pieces[-1].content.nbytes

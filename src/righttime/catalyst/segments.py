@@ -60,6 +60,14 @@ def rows_of(slices: Sequence[Slice], columns: pa.Schema, names: Sequence[str] | 
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables)
 
 
+def joined(rows: pa.Table) -> pa.Table:
+    """Return the rows in one piece; in several if there is more text in them than one piece can hold."""
+    try:
+        return rows.combine_chunks()
+    except pa.ArrowInvalid:  # of texts within arrays and structs; others are left in several pieces without that
+        return rows
+
+
 def visible_rows(slices: Sequence[Slice], columns: pa.Schema, hidden: Numbers) -> pa.Table:
     """Return slices as one Arrow table, without the rows whose ids are in the ascending array `hidden`."""
     rows = rows_of(slices, columns)

@@ -19,6 +19,7 @@ from righttime.catalyst.ends import Hidden, by_unit
 from righttime.catalyst.laneview import OPEN_US, LaneView
 from righttime.catalyst.links import Link
 from righttime.catalyst.port import CheckStorable, anything_goes
+from righttime.catalyst.segments import joined
 from righttime.catalyst.settle import Settled, Settling
 from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.steps import Entry
@@ -158,7 +159,7 @@ class Settler:
         memory.ends = memory.ends.with_more(times[order], ids[order], outcome.stored)
 
     def _add_versions(self, memory: MemoryTable, lane: Lane, outcome: Settled) -> int:
-        chunks = [Chunk(batch) for batch in outcome.rows.combine_chunks().to_batches() if batch.num_rows]
+        chunks = [Chunk(batch) for batch in joined(outcome.rows).to_batches() if batch.num_rows]
         first_id = self._catalyst.row_ids.last + 1
         lane.add(chunks, self._catalyst.row_ids)
         memory.bytes_memory += sum(chunk.nbytes for chunk in chunks)
