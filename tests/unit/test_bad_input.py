@@ -160,7 +160,7 @@ def test_an_unknown_durability_is_refused_and_the_rows_stay(wh: rt.Warehouse, op
 
 def test_two_producers_of_one_source_and_odd_names_are_refused(wh: rt.Warehouse) -> None:
     wh.producer(name="till")
-    for name in ("till", "", "x" * 500):
+    for name in ("till", "", "x" * 500, "till \ud83d"):
         with pytest.raises(RightTimeError) as caught:
             wh.producer(name=name)
         assert caught.value.code == "source.bad"

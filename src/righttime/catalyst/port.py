@@ -124,6 +124,13 @@ def checked_source(name: object) -> str:
         raise BadSource(
             source=name, reason="names that begin with delta. or flow. are for adopted versions and for flows, and * for versions that updates make"
         )
-    if not isinstance(name, str) or not name.strip() or len(name.encode()) > 190:
+    if not isinstance(name, str) or not name.strip() or not _fits(name):
         raise BadSource(source=name, reason="a name is 1 to 190 bytes of text")
     return name
+
+
+def _fits(name: str) -> bool:
+    try:
+        return len(name.encode()) <= 190
+    except UnicodeEncodeError:  # half characters are no text: they could not be written down
+        return False
