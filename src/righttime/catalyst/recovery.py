@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from righttime.catalyst.head import SourceHistory
 from righttime.catalyst.log import Log, LogEntry
+from righttime.catalyst.segments import joined
 from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.table import Lane, MemoryTable, Piece
 from righttime.changes.position import START, Commit
@@ -103,7 +104,8 @@ def _replay(catalyst: Catalyst, entry: LogEntry) -> int:
     lane = memory.lane(entry.source)
     if entry.runs and entry.last_id > lane.stored_id:
         start = 0
-        for batch in entry.rows.to_batches():  # as they were written: more than 2 GiB of text cannot be put into one
+        # Usually one batch, of what were thousands of commits; text of more than 2 GiB does not fit into one.
+        for batch in joined(entry.rows).to_batches():
             runs = list(_cut(entry.runs, start, start + batch.num_rows))
             lane.pieces.append(Piece(Chunk(batch), [first for first, _, _ in runs], [offset for _, _, offset in runs]))
             memory.bytes_memory += lane.pieces[-1].content.nbytes
