@@ -27,13 +27,15 @@ from righttime.flows.catalogue import Catalogue, FlowEntry
 from righttime.foundation import Foundation
 from righttime.ledger.book import NO_PIN, Book
 from righttime.ledger.pins import PinTable
+from righttime.ledger.receipts import StreamCommit, StreamReceipt
 from righttime.ledger.state import State
 from righttime.pipeline.spark import SparkOwner
 from righttime.query.consumer import Consumer
 from righttime.query.snapshot import Snapshots
 from righttime.query.stored import StoredTables
 from righttime.query.verify import Verifier
-from righttime.queues.peek import peek
+from righttime.queues.declared import StreamCommit as QueueCommit
+from righttime.queues.peek import Peeked, peek
 from righttime.settings import Settings
 from righttime.telemetry import get_log
 
@@ -68,8 +70,9 @@ class _DurableCatalyst(Catalyst):
         super().__init__(settings=settings, clock=clock, authority=TimeAuthority(clock), trace=_NoTrace())
         self._state = state
         self._ledger = ledger
-        self._attended: list[tuple[Maintainer, tuple[str, ...]]] = []
+        self._attended: list[tuple[Maintainer, FlowEntry]] = []
         self._streams_in = Path()
+        self._seen: Mapping[str, Peeked] = {}
 
     def attend(self, entries: Iterable[FlowEntry], streams_in: Path) -> None:
         """Answer for the targets of flows, of which nobody knows here what they lack until somebody asks."""
@@ -79,21 +82,40 @@ class _DurableCatalyst(Catalyst):
             link = self.maintain(entry.source, generation.targets)
             link.backlog_us, link.trouble = _FOREVER_US, _NOT_LOADED
             link.refresh()
-            self._attended.append((link, generation.streams))
+            self._attended.append((link, entry))
 
     def _look_at_streams(self, tables: Sequence[str]) -> None:
         """Note what the streams behind these tables have, on disk and at this moment."""
-        wanted = [(link, names) for link, names in self._attended if set(link.tables) & set(tables)]
+        wanted = self._behind(tables)
         if not wanted:
             return
-        streams = peek(self._streams_in)
+        self._seen = streams = peek(self._streams_in)
         with self.lock:
-            for link, names in wanted:
+            for link, entry in wanted:
+                names = entry.generation(self.head.source(entry.source).last.number).streams
                 read = [streams[name] for name in names if name in streams]
                 link.backlog_us = max((stream.last_us for stream in read), default=0)
                 arrived = [stream.complete_us for stream in read if stream.complete_us is not None]
                 link.arrived_us = min(arrived, default=None)
                 link.refresh()
+
+    def _behind(self, tables: Sequence[str]) -> list[tuple[Maintainer, FlowEntry]]:
+        return [(link, entry) for link, entry in self._attended if set(link.tables) & set(tables)]
+
+    def stream_cuts(self, tables: Sequence[str], accuracy: Accuracy) -> tuple[StreamReceipt, ...]:
+        """Return where an answer over `tables` cuts the streams that flows made them of; nothing while a writer may have more than its files tell."""
+        cuts = []
+        for _, entry in () if accuracy.unknown else self._behind(tables):
+            with self.lock:
+                # What no job has taken is outside, whatever time the answer has.
+                job = self.head.source(entry.source).cut(entry.source, accuracy.time_of(entry.source)).last_inside
+            if job.number and job.number < entry.generations[0].first_job:
+                continue  # of a state that was built anew since, and nobody knows what it was made of
+            for name in (name for name in entry.generation(job.number).streams if name in self._seen):
+                commits = self._seen[name].commits
+                inside, outside = (commits.commit(commits.up_to(job.time_us) + further) for further in (0, 1))
+                cuts.append(StreamReceipt(name, entry.name, _in_receipt(inside), _in_receipt(outside)))
+        return tuple(cuts)
 
     def ensure_accuracy(
         self,
@@ -125,6 +147,10 @@ class _DurableCatalyst(Catalyst):
         raise FreshnessUnknown(table=", ".join(tables), source=f"process {writer}", waited_s=0.0, stale_s=stale_s, why=why)
 
 
+def _in_receipt(commit: QueueCommit | None) -> StreamCommit | None:
+    return None if commit is None else StreamCommit(commit.number, commit.time_us, commit.transaction)
+
+
 class Parts:
     """Everything queries need, at one durable state."""
 
@@ -144,6 +170,7 @@ class Parts:
         settler = Settler(self.catalyst, engine.store, schemas=self.schemas)
         pins = PinTable(pins_max=4096)
         self.snapshots = Snapshots(self.catalyst, settler, self.images, engine.store, pins, hold=engine.hold, schemas=self.schemas, settings=settings)
+        self.snapshots.stream_cuts = self.catalyst.stream_cuts
         self.consumer = Consumer(self.snapshots, ledger, engine.spark, schemas=self.schemas, views=self.views, settings=settings)
         self.verifier = Verifier(self.consumer, self.snapshots, ledger, self.catalyst, writer_elsewhere=ledger.living_writer)
         self.consumer.verifier = self.verifier.verify

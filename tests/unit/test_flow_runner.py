@@ -17,6 +17,7 @@ from righttime.catalyst.producer import Producer
 from righttime.errors import AsOfUnavailable, FreshnessUnavailable
 from righttime.errors.flows import BadStream, FlowFailed, TableMaintained
 from righttime.flows import runner
+from righttime.flows.catalogue import Catalogue
 from righttime.flows.runner import FlowRunner
 from righttime.flows.running import RunningFlow
 from righttime.flows.schedule import Triggers
@@ -377,6 +378,29 @@ def test_a_receipt_names_the_source_transactions(stage: Stage) -> None:
     assert [(each.stream, each.flow, each.last_inside.transaction, each.first_outside.transaction) for each in receipt.streams] == [("s", "plain", "T1", "T2")]  # type: ignore[union-attr]
     assert receipt.verify().ok
     assert type(receipt).from_json(receipt.to_json()) == receipt
+
+
+def test_a_reader_names_the_source_transactions_that_were_loaded(stage: Stage, tmp_path: Path) -> None:
+    """A read-only handle finds them in files; what no job has taken is outside, whatever time the answer has."""
+    Catalogue(tmp_path / "wh" / "flows").begin("plain", ["s"], ["t"], "", next_job=1)  # as a flow that is declared does
+    stage.run()
+    stream = stage.wh.stream("s")
+    stream.insert([{"k": 1, "v": 1}], transaction="T1")
+    assert stage.query() == {1: 1}
+    assert stage.runner is not None
+    stage.runner.stop()
+    with rt.open(tmp_path / "wh", read_only=True, clock=stage.clock) as reader:
+        assert reader.read("t", on_late="answer").receipt.streams == (), "a writer has more than its files tell"
+    stage.clock.advance(1)
+    stream.insert([{"k": 2, "v": 2}], transaction="T2")
+    stage.wh.close()
+
+    with rt.open(tmp_path / "wh", read_only=True, clock=stage.clock) as reader:
+        answer = reader.read("t", on_late="answer", wait="0s")
+
+    assert (answer.rows(), answer.receipt.late) == ([(1, 1)], True)
+    found = [(each.stream, each.flow, each.last_inside.transaction, each.first_outside.transaction) for each in answer.receipt.streams]  # type: ignore[union-attr]
+    assert found == [("s", "plain", "T1", "T2")]
 
 
 def test_a_tables_own_changes_are_a_stream(tmp_path: Path) -> None:
