@@ -6,6 +6,7 @@ Promise: a table has one owner; a catalyst that is down keeps nobody from what t
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -26,6 +27,8 @@ log = get_log("flight")
 _T = TypeVar("_T")
 _LOOK_S = 2.0
 """How long to try for declarations; where a table is known already, nobody needs them."""
+_PAUSE_TIMES = 10.0
+"""How many times as long as it took in vain nobody asks a catalyst again: commits elsewhere spend a tenth of their time on it at most."""
 
 
 class Member:
@@ -211,7 +214,8 @@ class GroupClock:
     def __init__(self) -> None:
         self.seen_us = 0
         self._told: dict[Member, int] = {}
-        self._unsure: set[Member] = set()
+        self._unsure: dict[Member, int] = {}
+        self._pause_until_s: dict[Member, float] = {}
         self._lock = threading.Lock()
 
     def note(self, member: Member, time_us: int) -> None:
@@ -223,7 +227,7 @@ class GroupClock:
     def doubt(self, member: Member) -> None:
         """Remember that a commit may have happened whose time never came back."""
         with self._lock:
-            self._unsure.add(member)
+            self._unsure[member] = self._unsure.get(member, 0) + 1
 
     def bring(self, member: Member) -> None:
         """Tell a catalyst the newest time seen, so that its next commit is later; costs a call only where it cannot know."""
@@ -234,16 +238,23 @@ class GroupClock:
             self.note(member, seen_us)
 
     def _ask(self, member: Member) -> None:
-        """Ask others for the time of commits in doubt, if they can be reached: one that is down has nothing that anybody could see."""
+        """Ask others for the time of commits in doubt. One that cannot be reached keeps nobody waiting, and stays in doubt until it answers."""
         with self._lock:
-            unsure = [one for one in self._unsure if one is not member]
-        for one in unsure:
+            unsure = [(one, doubts) for one, doubts in self._unsure.items() if one is not member]
+        for one, doubts in unsure:
+            begun_s = time.monotonic()
+            if begun_s < self._pause_until_s.get(one, 0.0):
+                continue
             try:
                 self.note(one, one.call("group.clock", reconnect_s=0.0).number("read"))
             except ServiceUnreachable as error:
                 log.info("clock.unknown", member=one.name, code=error.code)
+                now_s = time.monotonic()
+                self._pause_until_s[one] = now_s + _PAUSE_TIMES * (now_s - begun_s)
+                continue
             with self._lock:
-                self._unsure.discard(one)
+                if self._unsure.get(one) == doubts:  # nor has another been added meanwhile
+                    del self._unsure[one]
 
 
 def together(calls: Sequence[Callable[[], _T]]) -> list[_T]:
