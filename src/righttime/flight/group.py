@@ -147,10 +147,15 @@ class GroupWarehouse(ServiceHandle):
 
     def receipt(self, receipt_id: str) -> Receipt:
         """Return a stored receipt; the first characters of its id are enough if they are unambiguous."""
-        found = [one for one in together([_looking_up(member, receipt_id) for member in self._members.all]) if one is not None]
-        whole = {one.receipt_id: one for one in found if not is_part(one)}
+        found = together([_looking_up(member, receipt_id) for member in self._members.all])
+        several = next((one for one in found if isinstance(one, ReceiptUnknown) and one.context.get("receipt") != receipt_id), None)
+        if several is not None:
+            raise several
+        whole = {one.receipt_id: one for one in found if isinstance(one, Receipt) and not is_part(one)}
+        unasked = next((one for one in found if isinstance(one, ServiceUnreachable)), None)
+        if unasked is not None and receipt_id not in whole:
+            raise unasked  # it may have it, or another that begins alike
         if len(whole) != 1:
-            self._members.need_all()  # one that is down may have it
             raise ReceiptUnknown(receipt=f"{receipt_id} (it fits {len(whole)} receipts)" if whole else receipt_id)
         return next(iter(whole.values())).bound(self.verify)
 
@@ -255,11 +260,11 @@ def _listing(member: Member, limit: int) -> Callable[[], list[Receipt]]:
     return list_whole
 
 
-def _looking_up(member: Member, receipt_id: str) -> Callable[[], Receipt | None]:
-    def look_up() -> Receipt | None:
+def _looking_up(member: Member, receipt_id: str) -> Callable[[], Receipt | ReceiptUnknown | ServiceUnreachable]:
+    def look_up() -> Receipt | ReceiptUnknown | ServiceUnreachable:
         try:
             return member.warehouse.receipt(receipt_id)
-        except (ReceiptUnknown, ServiceUnreachable):
-            return None
+        except (ReceiptUnknown, ServiceUnreachable) as error:
+            return error
 
     return look_up
