@@ -1,10 +1,12 @@
 """Several catalysts as one warehouse: who owns what, one cut through all of them, one receipt, and what happens when one of them is gone."""
 
+import hashlib
 import inspect
 import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,24 +23,30 @@ from righttime.errors import (
     BadSource,
     ClocksApart,
     FreshnessUnavailable,
+    NameClaimed,
     NotAWarehouse,
     OperationRefused,
     ReceiptForged,
     ReceiptUnknown,
+    RightTimeError,
     ServiceUnreachable,
     TableAmbiguous,
     TableExists,
     UnknownTable,
 )
-from righttime.flight import group_calls, group_claims
+from righttime.flight import group_calls, group_claims, group_members
+from righttime.flight import transport as transport_module
+from righttime.flight.access import Grant, Tokens
 from righttime.flight.group import GroupWarehouse, open_service
 from righttime.flight.group_loading import GroupProducer
 from righttime.flight.server import FlightService
 from righttime.pipeline.spark import SparkOwner
+from righttime.query import issue
 from righttime.query.contract import Contract
 from tests.support.clocks import SteppedClock
 from tests.support.crash import engine_of
 from tests.support.services import Service
+from tests.support.waits import until
 
 NOW = Contract(0, 10.0, "error", None)
 
@@ -85,11 +93,11 @@ def far(processes: tuple[Service, Service]) -> Iterator[GroupWarehouse]:
 
 
 @contextmanager
-def served(folder: Path, *, clock: Any = None, **options: Any) -> Iterator[FlightService]:
+def served(folder: Path, *, clock: Any = None, tokens: Tokens | None = None, **options: Any) -> Iterator[FlightService]:
     """A service inside this process."""
     with ExitStack() as ends:
         warehouse = ends.enter_context(rt.open(folder, clock=clock, **options))
-        service = FlightService(warehouse, engine_of(warehouse))
+        service = FlightService(warehouse, engine_of(warehouse), tokens=tokens)
         ends.callback(service.stop)
         yield service
 
@@ -176,6 +184,66 @@ def test_a_name_is_given_once_though_its_catalyst_takes_longer_than_a_claim_last
         second.join(timeout=30)
         assert owner(one, "sale") == owner(two, "sale") == f"127.0.0.1:{pair[0].port}"
         assert one.tables() == two.tables() == ["sale"]
+
+
+def test_a_name_is_given_once_though_the_claims_are_forgotten(pair: tuple[FlightService, FlightService], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registrar that is started anew knows no claims, and gives a name to the next who asks: whoever had it before declares nothing."""
+    monkeypatch.setattr(group_claims, "_renew", lambda *_: None)  # it has no time to renew the claim
+    with opened(*pair) as one, opened(*reversed(pair)) as two:
+        registrar = min(one._members.all, key=lambda member: member.warehouse_id).name
+        group = next(service for service in pair if registrar == f"127.0.0.1:{service.port}").desk.group
+        refused: list[RightTimeError] = []
+
+        def declare(client: GroupWarehouse) -> None:
+            try:
+                client.create_table("sale", "n INT")
+            except RightTimeError as error:
+                refused.append(error)
+
+        threads = [threading.Thread(target=declare, args=(client,)) for client in (one, two)]
+        with pair[0]._engine.declarations:  # both wait until this catalyst has declared what it is at
+            for thread in threads:
+                group._claims.clear()
+                thread.start()
+                until(lambda: group._claims)
+        for thread in threads:
+            thread.join(timeout=30)
+        assert [error.code for error in refused] == ["name.claimed"]
+        assert one.tables() == two.tables() == ["sale"]
+
+
+def test_what_was_declared_while_a_claim_was_forgotten_is_seen(wh: GroupWarehouse, pair: tuple[FlightService, FlightService]) -> None:
+    """A claim is taken again if nobody else has it; somebody may have had it, and have given the name elsewhere, after we looked."""
+    registrar = min(wh._members.all, key=lambda member: member.warehouse_id).name
+    group = next(service for service in pair if registrar == f"127.0.0.1:{service.port}").desk.group
+    look, looks = wh._members.need_all, []
+
+    def need_all() -> None:
+        look()
+        looks.append(list(group._claims))
+        if looks == [[], ["basket"]]:
+            group._claims.clear()
+            with alone_at(pair[1]) as alone:
+                alone.create_table("basket", "n INT")
+
+    wh._members.need_all = need_all  # type: ignore[method-assign]
+    with pytest.raises(TableExists):
+        wh.create_table("basket", "n INT")
+    assert looks == [[], ["basket"], ["basket"]]
+    wh._members.need_all = look  # type: ignore[method-assign]
+    assert wh.tables() == ["basket", "product", "sale"]
+
+
+def test_a_name_that_another_client_is_declaring_is_no_table_yet(wh: GroupWarehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has waited long enough is told why; the name may be free in a moment, whether or not the table may exist."""
+    monkeypatch.setattr(group_calls, "_CLAIM_ROUNDS_MAX", 1)
+    monkeypatch.setattr(group_calls, "_CLAIM_ROUND_S", 0.05)
+    with group_claims.claimed(wh._members, "basket"):
+        for if_not_exists in (False, True):
+            with pytest.raises(NameClaimed, match="basket") as raised:
+                wh.create_table("basket", "n INT", if_not_exists=if_not_exists)
+            assert raised.value.retryable
+    wh.create_table("basket", "n INT")
 
 
 def test_a_name_at_two_catalysts_is_an_error_that_names_both(pair: tuple[FlightService, FlightService]) -> None:
@@ -313,6 +381,59 @@ def test_clocks_that_are_too_far_apart_are_named(tmp_path: Path) -> None:
         with pytest.raises(ClocksApart):
             counts(wh, "ahead", "behind")
         assert counts(wh, "ahead") == [1]
+
+
+def test_a_commit_in_doubt_is_before_what_follows_once_its_catalyst_answers_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time is not known while its catalyst cannot be reached; that it is in doubt is not forgotten for that, and nobody has to wait for it."""
+    monkeypatch.setattr(group_members, "_PAUSE_TIMES", 0.0)
+    clocks = [SteppedClock(now_s=1e9 + 5), SteppedClock(now_s=1e9)]
+    with served(tmp_path / "a", clock=clocks[0]) as first, served(tmp_path / "b", clock=clocks[1]) as second, opened(first, second, reconnect_s=0.1) as wh:
+        wh.create_table("ahead", "n INT")
+        wh.create_table("behind", "n INT")
+        transport = wh._members.all[0].transport
+        attempt = transport._attempt
+
+        def lost(action: str, frame: Any, timeout_s: float) -> Any:
+            if action == "session.commit":
+                attempt(action, frame, timeout_s)
+            raise transport_module._Cut("the test says so")
+
+        with wh.producer(name="loader") as load:
+            load.insert("ahead", (1,))
+            transport._attempt = lost  # type: ignore[method-assign]
+            with pytest.raises(RightTimeError):
+                load.commit()
+            load.rollback()
+            load.insert("behind", (1,))
+            load.commit()
+            transport._attempt = attempt  # type: ignore[method-assign]
+            load.insert("behind", (2,))
+            behind = load.commit().commit.time_us
+            assert behind > first._engine.catalyst.head.source("loader").last.time_us
+
+
+def test_who_may_only_read_asks_a_group_whose_clocks_differ(tmp_path: Path) -> None:
+    """A reader sets no clock ahead. It need not, where its question may be as old as the clocks are apart; else it is told what keeps it."""
+    clocks = [SteppedClock(now_s=1e9), SteppedClock(now_s=1e9 + 3)]
+    secrets = {scope: scope[0] * 40 for scope in ("read", "write")}
+    tokens = Tokens([(hashlib.sha256(secret.encode()).digest(), Grant(scope, frozenset({"read", scope}))) for scope, secret in secrets.items()])
+    with (
+        served(tmp_path / "a", clock=clocks[0], tokens=tokens) as first,
+        served(tmp_path / "b", clock=clocks[1], tokens=tokens) as second,
+        opened(first, second, token=secrets["write"]) as wh,
+        opened(first, second, token=secrets["read"]) as reader,
+    ):
+        wh.create_table("behind", "n INT")
+        wh.create_table("ahead", "n INT")
+        minute = Contract(60_000_000, 1.0, "error", None)
+        snapshots: Any = reader._consumer._snapshots
+        with snapshots.take(["behind", "ahead"], minute) as snapshot:
+            receipt = snapshots.issue(snapshot, query="SELECT 1", parameters=(), rows=1, digest="d")
+        assert receipt.given_s is not None and 3 <= receipt.given_s < 60
+        with pytest.raises(ClocksApart, match=r"3\.0 s behind .* may only read.* freshness"):
+            counts(reader, "behind", "ahead")
+        assert counts(wh, "behind", "ahead") == [0, 0]
+        assert counts(reader, "behind", "ahead") == [0, 0]  # the clock is there by now, and stays
 
 
 def test_a_time_that_was_promised_holds_after_a_crash(tmp_path: Path) -> None:
@@ -604,6 +725,81 @@ def test_a_silent_lazy_producer_is_waited_for_and_then_named(wh: GroupWarehouse,
     assert wh.status().queries == 0
 
 
+@pytest.mark.parametrize("held_at", [0, 1], ids=["at the first", "at the second"])
+def test_a_late_answer_is_one_cut_through_all(pair: tuple[FlightService, FlightService], held_at: int) -> None:
+    """Where operations keep one catalyst from showing more than the silent producer has delivered, the others show no more either, as in one warehouse."""
+    with opened(*pair) as wh, wh.producer(name="live") as live, wh.producer(name="lazy", policy=rt.OnDemand()) as lazy:
+        for name in ("sale", "product"):
+            wh.create_table(name, "sku INT, qty INT", keys=["sku"])
+        here, there = ("sale", "product") if held_at == 0 else ("product", "sale")
+        live.insert(here, (1, 0))
+        live.commit()
+        lazy.insert(here, (100, 0))
+        held_us = lazy.commit().commit.time_us
+        with lazy._producers[wh._members.owner(here)]._archive_lock:  # it answers nobody now
+            live.insert(here, (2, 0))
+            live.commit()
+            live.update(here, {"qty": 1}, {"sku": 1})
+            live.commit()
+            live.insert(there, (2, 0))
+            live.commit()
+            late = Contract(0, 0.3, "answer", None)
+            snapshots: Any = wh._consumer._snapshots
+            with snapshots.take(["sale", "product"], late) as snapshot:
+                assert [snapshots.rows(snapshot.tables[name]).to_pylist() for name in (here, there)] == [[{"sku": 1, "qty": 0}], []]
+                receipt = snapshots.issue(snapshot, query="SELECT 1", parameters=(), rows=1, digest="d")
+            assert receipt.late and receipt.cut_us == held_us - 1 and receipt.given_s > 0
+            assert wh.verify(receipt)
+            with pytest.raises(FreshnessUnavailable):  # a producer reads on from its newest commit, which is later
+                own_rows(wh, live, ["sale", "product"], late)
+            wh.materialize(there)
+            with pytest.raises(FreshnessUnavailable, match="lazy"):  # what is stored there cannot be cut any more
+                counts(wh, "sale", "product", contract=late)
+        assert counts(wh, here, there) == [3, 1]
+        assert wh.status().queries == 0
+
+
+def test_a_late_source_is_cut_at_one_time_wherever_it_loads(wh: GroupWarehouse) -> None:
+    """Its second commit, at another catalyst, is there; the first is not: a late answer has neither."""
+    with wh.producer(name="lazy", policy=rt.OnDemand()) as lazy, wh.producer(name="live") as live:
+        lazy.insert("product", (1, "tea"))
+        lazy.commit()
+        with lazy._producers[wh._members.owner("product")]._archive_lock:
+            lazy.insert("sale", (1, 1))
+            lazy.commit()
+            lazy.flush("sale")
+            live.insert("sale", (2, 2))
+            live.commit()
+            assert counts(wh, "sale", "product", contract=Contract(0, 0.3, "answer", None)) == [0, 0]
+        assert counts(wh, "sale", "product") == [2, 1]
+
+
+def own_rows(wh: GroupWarehouse, load: GroupProducer, tables: list[str], contract: Contract) -> Any:
+    """Count the rows of tables in a producer's own query, without Spark."""
+    snapshots: Any = wh._consumer._snapshots
+
+    def rows(_query: str, *, own: OwnRows, **_options: Any) -> list[int]:
+        with snapshots.take(tables, contract, own=own) as snapshot:
+            return [snapshots.rows(snapshot.tables[table]).num_rows for table in tables]
+
+    load._own_query = rows
+    return load.sql("SELECT 1")
+
+
+@pytest.mark.parametrize("name", ["till", None], ids=["named", "named by each catalyst"])
+def test_a_loader_sees_what_it_has_committed_wherever_it_loads_now(wh: GroupWarehouse, name: str | None) -> None:
+    """However stale its query may be: its commit at one catalyst, and another after it elsewhere, which is where the producer is."""
+    with wh.producer(name="lazy", policy=rt.OnDemand()) as lazy, wh.producer(name=name) as load:
+        lazy.insert("product", (100, "milk"))
+        lazy.commit()
+        load.insert("product", (1, "tea"))
+        load.commit()
+        load.insert("sale", (1, 1))
+        load.commit()
+        hour = Contract(3_600_000_000, 5.0, "error", None)
+        assert own_rows(wh, load, ["product"], hour) == [2]
+
+
 # -- receipts --------------------------------------------------------------------------------------------------------------
 
 
@@ -634,6 +830,33 @@ def test_a_receipt_names_the_tables_and_sources_of_all(wh: GroupWarehouse, pair:
     with opened(*reversed(pair)) as other:
         assert other.verify(receipt)
         assert other.receipt(receipt.receipt_id) == receipt
+
+
+def test_an_ambiguous_beginning_of_a_receipt_is_refused(wh: GroupWarehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where one catalyst has one that fits and another has two, or cannot be asked: the first that is found may not be the one that was meant."""
+    ids = {"product": ["abc2", "abc3"], "sale": ["abc1", "abd1"]}
+    made = issue.receipt_of
+
+    def beginning(start: str) -> Callable[..., rt.Receipt]:
+        return lambda *facts, **more: replace(made(*facts, **more), receipt_id=start.ljust(32, "0"))
+
+    for table, starts in ids.items():
+        for start in starts:
+            with monkeypatch.context() as patched:
+                patched.setattr(issue, "receipt_of", beginning(start))
+                wh._members.owner(table).warehouse.read(table)
+    with pytest.raises(ReceiptUnknown, match="fits"):
+        wh.receipt("abc")
+    for start in ("abc1", "abc2", "abc3", "abd"):
+        assert wh.receipt(start).receipt_id.startswith(start)
+
+    def gone(*_arguments: Any, **_options: Any) -> Any:
+        raise ServiceUnreachable(target="the second", waited_s=0.0, reason="the test says so")
+
+    monkeypatch.setattr(wh._members.all[1].transport, "send", gone)
+    with pytest.raises(ServiceUnreachable):
+        wh.receipt("abd")
+    assert wh.receipt("abd1".ljust(32, "0")).receipt_id.startswith("abd1")
 
 
 def test_a_changed_receipt_is_refused(wh: GroupWarehouse, spark_owner: SparkOwner) -> None:

@@ -108,6 +108,7 @@
     │   ├── SessionLost          session.lost
     │   ├── AccessDenied         access.denied
     │   ├── ClocksApart          service.clocks_apart
+    │   ├── NameClaimed          name.claimed            (retryable)
     │   ├── BadMessage           message.bad
     │   └── MessageTooLarge      message.too_large
     └── ReceiptError
@@ -204,6 +205,7 @@ from righttime.errors.service import (
     BadMessage,
     ClocksApart,
     MessageTooLarge,
+    NameClaimed,
     ServiceBusy,
     ServiceFailed,
     ServiceStopping,
@@ -284,6 +286,7 @@ __all__ = [
     "LogFull",
     "LookupFailed",
     "MessageTooLarge",
+    "NameClaimed",
     "NameTaken",
     "NameTwice",
     "NoProject",

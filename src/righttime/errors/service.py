@@ -49,10 +49,17 @@ class AccessDenied(ServiceError):
 
 
 class ClocksApart(ServiceError):
-    """The clock of {target} is {ahead_s:.1f} s behind the others, over the bound {bound_s} s (clock_skew_s).
-    Set the clocks of the machines, or raise the bound."""
+    """The clock of {target} is {ahead_s:.1f} s behind the others, over the bound {bound_s} s ({bound}).
+    Set the clocks of the machines, or {remedy}."""
 
     code = "service.clocks_apart"
+
+
+class NameClaimed(ServiceError):
+    """The name {name!r} is not declared, because another client of the group is declaring it: {reason}. Call again; the name may be given by then."""
+
+    code = "name.claimed"
+    retryable = True
 
 
 class BadMessage(ServiceError):

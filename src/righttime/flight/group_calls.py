@@ -13,7 +13,7 @@ from typing import Any
 from righttime.catalyst.durable import Declared
 from righttime.catalyst.maintainer import newest_exact
 from righttime.changes.schema import declare_table
-from righttime.errors import BadMessage, ClocksApart, LeaseExpired, TableExists
+from righttime.errors import BadMessage, ClocksApart, LeaseExpired, NameClaimed, ServiceBusy, TableExists
 from righttime.flight.access import WRITE, Grant
 from righttime.flight.frames import Message, typed
 from righttime.flight.group_receipts import as_part, joined, same_share, share_of, stripped
@@ -76,18 +76,26 @@ class GroupCalls:
         """Let no later commit be at or below a time of another catalyst. Who may only read cannot move our clock: we wait until it gets there."""
         if time_us is None:
             return
-        settings, ahead_us = self._engine.settings, time_us - self._engine.clock.now_us()
-        bound_s = settings.clock_skew_s if WRITE in grant.scopes else min(settings.clock_skew_s, _READER_WAIT_S)
-        if ahead_us > bound_s * 1e6:
-            raise ClocksApart(target=self._engine.name, ahead_s=ahead_us / 1e6, bound_s=bound_s)
-        if ahead_us > 0 and WRITE in grant.scopes:
+        if self._authority.read_us() < time_us:
+            if WRITE in grant.scopes:
+                self._refuse_beyond(time_us, self._engine.settings.clock_skew_s, bound="clock_skew_s", remedy="raise the bound")
+            else:
+                self._await_clock(time_us)
+        if self._engine.clock.now_us() < time_us:
             self._keep(time_us)
-        elif ahead_us > 0:
-            threading.Event().wait(timeout=ahead_us / 1e6)
-            behind_us = time_us - self._engine.clock.now_us()
-            if behind_us > 0:  # our clock was set back meanwhile
-                raise ClocksApart(target=self._engine.name, ahead_s=behind_us / 1e6, bound_s=0.0)
         self._authority.observe(time_us)
+
+    def _await_clock(self, time_us: int) -> None:
+        bound_s = min(self._engine.settings.clock_skew_s, _READER_WAIT_S)
+        told = {"bound": "for a token that may only read and sets no clock", "remedy": "ask with a freshness of more than they are apart"}
+        self._refuse_beyond(time_us, bound_s, **told)
+        threading.Event().wait(timeout=max(time_us - self._engine.clock.now_us(), 0) / 1e6)
+        self._refuse_beyond(time_us, 0.0, **told)  # our clock was set back meanwhile
+
+    def _refuse_beyond(self, time_us: int, bound_s: float, *, bound: str, remedy: str) -> None:
+        ahead_us = time_us - self._engine.clock.now_us()
+        if ahead_us > bound_s * 1e6:
+            raise ClocksApart(target=self._engine.name, ahead_s=ahead_us / 1e6, bound_s=bound_s, bound=bound, remedy=remedy)
 
     def _keep(self, time_us: int) -> None:
         """Write a time down that our own clock has not reached: a crash must not take us back behind it. In steps, so that it is rare."""
@@ -121,17 +129,25 @@ class GroupCalls:
     # -- declarations ------------------------------------------------------------------------------------------------
 
     def claim(self, message: Message, _grant: Grant) -> Answer:
-        """Let one client at a time declare a name anywhere in the group: all ask the same catalyst, and the next waits until the first is done."""
+        """Let one client at a time declare a name anywhere in the group: all ask the same catalyst, and the next waits until the first is done.
+
+        One that is renewed may be forgotten, since claims are in memory. It is taken `again` if nobody else has it, who may have declared the name meanwhile.
+        """
         name, claimer = message.text("name"), message.text("claimer")
         renewed = message.header.get("renew") is True
         with self._claimed:
-            # In rounds: a claim lapses without a word.
-            free = not renewed and any(self._claimed.wait_for(lambda: self._is_free(name), timeout=_CLAIM_ROUND_S) for _ in range(_CLAIM_ROUNDS_MAX))
-            if not renewed and (not free or len(self._claims) >= _CLAIMS_MAX):
-                raise TableExists(table=name)
-            if free or self._holds(name, claimer):
-                self._claims[name] = (claimer, self._engine.clock.monotonic_s() + _CLAIM_S)
-        return {"held_s": _CLAIM_S}
+            held = renewed and self._holds(name, claimer)
+            if not held:
+                self._await_free(name, rounds=1 if renewed else _CLAIM_ROUNDS_MAX, round_s=0.0 if renewed else _CLAIM_ROUND_S)
+            self._claims[name] = (claimer, self._engine.clock.monotonic_s() + _CLAIM_S)
+        return {"held_s": _CLAIM_S, "again": renewed and not held}
+
+    def _await_free(self, name: str, *, rounds: int, round_s: float) -> None:
+        """Wait until nobody has a name; in rounds, since a claim lapses without a word."""
+        if not any(self._claimed.wait_for(lambda: self._is_free(name), timeout=round_s) for _ in range(rounds)):
+            raise NameClaimed(name=name, reason=f"it was waited for {rounds * round_s:g} s" if round_s else "it came when ours was forgotten or had lapsed")
+        if len(self._claims) >= _CLAIMS_MAX:
+            raise ServiceBusy(used=len(self._claims), what="claims of names", setting="of a group")
 
     def _is_free(self, name: str) -> bool:
         now_s = self._engine.clock.monotonic_s()
@@ -179,9 +195,13 @@ class GroupCalls:
         parts = [_part(record) for record in message.listed("parts")[:_PARTS_MAX]]
         asked_us = message.number("asked")
         held = self._let_go(message, grant)
-        if not held.snapshot.accuracy.cut_us <= asked_us <= held.snapshot.asked_us:
+        # It was asked by the clock that is ahead of the others, which need not be ours.
+        latest_us = held.snapshot.asked_us + self._engine.settings.clock_skew_s * 1e6
+        if not held.snapshot.accuracy.cut_us <= asked_us <= latest_us:
             raise BadMessage(reason="the time of the question is not possible")
         receipt = joined(self._receipt(message, held), parts, receipt_id=_receipt_id(message), asked_us=asked_us)
+        if message.header.get("late") is True:
+            receipt = replace(receipt, late=True)  # a cut that was taken lower for all of them has no late sources any more
         return {"receipt": seal_and_save(self._engine.ledger, receipt).to_json()}
 
     def _let_go(self, message: Message, grant: Grant) -> Held:

@@ -167,7 +167,8 @@ class GroupProducer(ProducerFace):
 
     def _own_query_at(self, member: Member) -> Ask:
         def own_query(query: str, *, own: OwnRows, **options: Any) -> Any:
-            return self._own_query(query, own=MemberRows(own.source, own.bypass, member), **options)
+            elsewhere = {other: producer.source for other, producer in self._producers.items() if other is not member}
+            return self._own_query(query, own=MemberRows(own.source, own.bypass, member, elsewhere), **options)
 
         return own_query
 

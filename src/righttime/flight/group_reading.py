@@ -10,13 +10,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from righttime.catalyst.producer import OwnRows
-from righttime.errors import AsOfUnavailable, FreshnessUnavailable, RightTimeError
+from righttime.errors import AsOfUnavailable, FreshnessUnavailable, RightTimeError, SessionLost
 from righttime.flight.group_members import GroupClock, Member, Members, together
 from righttime.flight.reading import RemoteSnapshot, RemoteTable
 from righttime.ledger.receipts import Receipt
@@ -28,18 +28,20 @@ _CUTS_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class MemberRows(OwnRows):
-    """Uncommitted rows of a producer, and the catalyst that its transaction is at."""
+    """Uncommitted rows of a producer, the catalyst that its transaction is at, and what the producer is called at others."""
 
     member: Member
+    elsewhere: Mapping[Member, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The time chosen for all catalysts of a query, and the priority that some gave it."""
+    """The time chosen for all catalysts of a query, and the priority that some gave it. `late`: lowered to what some could show."""
 
     asked_us: int
     time_us: int
     tickets: Mapping[Member, int | None]
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class GroupSnapshots:
         with ExitStack() as held:
             if len(owners) == 1:
                 (member,) = owners
-                part = held.enter_context(member.snapshots.take(tables, contract, own=_own_at(member, own)))
+                part = _take_alone(held, member, tables, contract, own)
                 snapshot = GroupSnapshot([(member, part)], None, contract.as_of_us is not None)
             else:
                 snapshot = self._take_together(held, owners, contract, own)
@@ -79,22 +81,35 @@ class GroupSnapshots:
 
     def _take_together(self, held: ExitStack, owners: Mapping[Member, list[str]], contract: Contract, own: OwnRows | None) -> GroupSnapshot:
         started_s = time.monotonic()
+        lowered: _Lowered | None = None
         for attempt in range(_CUTS_MAX):
             left_s = max(contract.wait_s - (time.monotonic() - started_s), 0.0)
-            cut = self._choose(owners, contract, own, again=attempt > 0)
-            try:
-                parts = self._take_all(held, owners, replace(contract, as_of_us=cut.time_us, wait_s=left_s), cut, own)
-            except AsOfUnavailable:
-                if contract.as_of_us is not None:
-                    raise
-                continue  # a catalyst stored rows from beyond the cut before it took the snapshot
-            return GroupSnapshot(parts, cut, contract.as_of_us is not None)
+            cut = self._choose(owners, contract, own, again=attempt > 0) if lowered is None else lowered.cut
+            with ExitStack() as taken:
+                try:
+                    parts = self._take_all(taken, owners, replace(contract, as_of_us=cut.time_us, wait_s=left_s), cut, own)
+                except AsOfUnavailable:
+                    if lowered is not None:
+                        break
+                    if contract.as_of_us is not None:
+                        raise
+                    continue  # a catalyst stored rows from beyond the cut before it took the snapshot
+                below = _below(cut, [part for _, part in parts])
+                if below is None:
+                    held.enter_context(taken.pop_all())
+                    return GroupSnapshot(parts, cut, contract.as_of_us is not None)
+            lowered = below
+            if own is not None and lowered.cut.time_us < self._clock.seen_us:
+                break  # a producer reads on from its newest commit
+        places = ", ".join(member.name for member in owners)
         raise FreshnessUnavailable(
             table=", ".join(name for names in owners.values() for name in names),
-            source="*",
+            source="*" if lowered is None else lowered.source,
             waited_s=time.monotonic() - started_s,
-            stale_s=0.0,
-            why=f"rows were stored {_CUTS_MAX} times while one cut was taken at {', '.join(member.name for member in owners)}",
+            stale_s=0.0 if lowered is None else max(lowered.cut.asked_us - lowered.cut.time_us, 0) / 1e6,
+            why=f"rows were stored {_CUTS_MAX} times while one cut was taken at {places}"
+            if lowered is None
+            else f"it is late, and {places} have no common cut before",
         )
 
     def _choose(self, owners: Mapping[Member, list[str]], contract: Contract, own: OwnRows | None, *, again: bool) -> Cut:
@@ -123,7 +138,7 @@ class GroupSnapshots:
     ) -> list[tuple[Member, RemoteSnapshot]]:
         """Take all snapshots at once, or none."""
         taking = [
-            (member, member.snapshots.take(names, contract, own=_own_at(member, own), together={"observe": cut.asked_us, "ticket": cut.tickets[member]}))
+            (member, member.snapshots.take(names, contract, own=_own_at(member, own), together={"observe": cut.time_us, "ticket": cut.tickets[member]}))
             for member, names in owners.items()
         ]
         with ExitStack() as taken:
@@ -160,12 +175,47 @@ class GroupSnapshots:
             self._clock.note(home, receipt.cut_us)
             return receipt
         header = {"receipt": uuid.uuid4().hex, "query": query, "parameters": list(parameters), "rows": rows, "digest": digest, "as_of": snapshot.as_of}
+        cut = {"asked": snapshot.cut.asked_us, "late": snapshot.cut.late}
         others = snapshot.parts[1:]
         texts = together([_issuing(member, part, header) for member, part in others])
         parts = [{"address": member.name, "receipt": text} for (member, _), text in zip(others, texts, strict=True)]
-        answer = home.call("group.whole", {**header, "snapshot": mine.snapshot_id, "parts": parts, "asked": snapshot.cut.asked_us, "call": uuid.uuid4().hex})
+        answer = home.call("group.whole", {**header, "snapshot": mine.snapshot_id, "parts": parts, **cut, "call": uuid.uuid4().hex})
         mine.issued = True
         return Receipt.from_json(answer.text("receipt"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Lowered:
+    """A cut that all catalysts have to take anew, because one of them cannot show as much as it was asked for; and the source that is late."""
+
+    cut: Cut
+    source: str
+
+
+def _below(cut: Cut, parts: Sequence[RemoteSnapshot]) -> _Lowered | None:
+    """Return the cut that late parts make one cut again; None if they are one.
+
+    A catalyst that answers late shows less of all sources where operations or flows need that; else of a source that others may have later commits of.
+    """
+    least = [(part.cut_us, next(iter(part.late), "*")) for part in parts if part.cut_us is not None and part.cut_us < cut.time_us]
+    for part in parts:
+        least += [(late_us, source) for source, late_us in part.late.items() if any(one is not part and one.inside.get(source, 0) > late_us for one in parts)]
+    if not least:
+        return None
+    time_us, source = min(least)
+    return _Lowered(replace(cut, time_us=time_us, tickets=dict.fromkeys(cut.tickets), late=True), source)
+
+
+def _take_alone(held: ExitStack, member: Member, tables: Sequence[str], contract: Contract, own: OwnRows | None) -> RemoteSnapshot:
+    """Take the snapshot of the only catalyst that a query needs; who asks sees what it committed there, wherever it is by now."""
+    elsewhere = own.elsewhere.get(member) if isinstance(own, MemberRows) else None
+    if elsewhere is None:
+        return held.enter_context(member.snapshots.take(tables, contract, own=_own_at(member, own)))
+    try:
+        return held.enter_context(member.snapshots.take(tables, contract, own=OwnRows(elsewhere, {})))
+    except SessionLost:
+        # It was started anew and does not know who asks. What is left of the commits is there now.
+        return held.enter_context(member.snapshots.take(tables, replace(contract, freshness_us=0)))
 
 
 def _own_at(member: Member, own: OwnRows | None) -> OwnRows | None:

@@ -63,11 +63,14 @@ class RemoteTable:
 
 @dataclass(slots=True)
 class RemoteSnapshot:
-    """What one query may read; `issued` once its receipt has let it go."""
+    """What one query may read; `issued` once its receipt has let it go. Where a late answer is taken: its cut, late sources, the last commit of each."""
 
     snapshot_id: str
     tables: Mapping[str, RemoteTable]
     issued: bool = field(default=False)
+    cut_us: int | None = None
+    late: Mapping[str, int] = field(default_factory=dict)
+    inside: Mapping[str, int] = field(default_factory=dict)
 
 
 class RemoteSnapshots:
@@ -99,6 +102,9 @@ class RemoteSnapshots:
         try:
             answer = self._transport.call("snapshot.take" if together is None else "group.take", header, timeout_s=contract.wait_s)
             self._renewals.add_snapshot(snapshot_id)
+            snapshot.cut_us = answer.optional_number("cut")
+            if snapshot.cut_us is not None:
+                snapshot.late, snapshot.inside = answer.mapping("late"), answer.mapping("inside")
             places = self._places_of(answer.mapping("places"))
             snapshot.tables = {name: self._table(name, record, answer, snapshot_id, places) for name, record in answer.mapping("tables").items()}
             yield snapshot

@@ -89,7 +89,12 @@ class ReadingCalls:
                 parts.append(positions.astype("<i8").tobytes())
             tables[name] = {"files": list(table.files), "hidden": hidden, "version": held.snapshot.tables[name].version}
         places = {place: {"path": str(path), "content": content} for place, (path, content) in self._nonces.items()}
-        return {"tables": tables, "state": held.snapshot.look.state, "places": places}, parts
+        answer = {"tables": tables, "state": held.snapshot.look.state, "places": places}
+        if held.contract.on_late == "answer":
+            # What was taken may be less than what was asked for; others, which are to be cut alike, cannot know.
+            accuracy, inside = held.snapshot.accuracy, {cut.source: cut.last_inside.time_us for cut in held.snapshot.look.cuts}
+            answer |= {"cut": accuracy.cut_us, "late": dict(accuracy.late), "inside": inside}
+        return answer, parts
 
     def renew(self, message: Message) -> list[str]:
         """Note that queries are alive; return the snapshots that are gone."""
