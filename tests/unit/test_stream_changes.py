@@ -27,7 +27,7 @@ from righttime.errors.flows import (
     UnknownLetter,
     UnknownStream,
 )
-from righttime.queues import streams as streams_module
+from righttime.queues import appending
 from righttime.queues.declared import Appended
 from righttime.queues.intake import take_in
 from righttime.queues.letters import from_text, to_text
@@ -431,7 +431,7 @@ def test_a_letter_is_replayed_or_discarded_once(streams: Streams, monkeypatch: p
             other.join(timeout=0.3)
         return take_in(*given, **options)
 
-    monkeypatch.setattr(streams_module, "take_in", read)
+    monkeypatch.setattr(appending, "take_in", read)
     answers.append(line.replay(time=201).rows)
     other.join(timeout=10)
     assert sorted(answers) == [0, 1] and line.dead_letters().num_rows == 0

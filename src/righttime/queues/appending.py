@@ -1,0 +1,261 @@
+"""Appends to streams: source transactions, heartbeats, and dead letters that are taken again.
+
+In: changes of a transaction over one or several streams.
+Out: one commit in all of them.
+Promise: an append is durable and visible in all its streams when it returns, or changed nothing.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from righttime.errors import LogFull
+from righttime.errors.flows import BadStream, StreamTime, UnknownLetter
+from righttime.queues.commits import share_of
+from righttime.queues.declared import Appended, ChangesIn, StreamSchema, rows_given
+from righttime.queues.feed import Feed, Work
+from righttime.queues.index import Numbers
+from righttime.queues.intake import Given, take_in
+from righttime.queues.letters import Letter, from_text, letters_of
+from righttime.queues.open_stream import OpenStream
+from righttime.queues.reading import ReadableStreams
+from righttime.queues.segments import SegmentCache
+from righttime.settings import Settings
+from righttime.telemetry import get_log
+
+log = get_log("queues")
+
+Issue = Callable[[Sequence[str], int | None], int]
+OnChange = Callable[[Sequence[str], int, int], None]
+Result = TypeVar("Result")
+CATALOGUE = "stream.json"
+_BESIDE_BYTES = 32
+_AHEAD_US = 24 * 3600 * 1_000_000  # a time zone that was forgotten is less; nothing earlier could be committed to the stream any more
+
+
+class FedStreams(ReadableStreams):
+    """The same with the side that sources feed.
+
+    `issue(streams, given)` returns the time of a commit. It is called under the feed lock, before the commit is written: a reader that asks for a time
+    that may have been issued waits until that commit is visible. So whoever holds a lock that `issue` takes must not read streams.
+    `now_us` is the clock by which times of sources are told from mistakes.
+    """
+
+    def __init__(self, folder: Path, *, settings: Settings, issue: Issue, now_us: Callable[[], int]) -> None:
+        super().__init__(folder, settings=settings)
+        self.on_change: list[OnChange] = []
+        self._issue = issue
+        self._now_us = now_us
+        self._cache = SegmentCache(bytes_max=settings.stream_cache_bytes)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._open_known()
+        self._feed = Feed(folder / "_feed", settings=settings, streams=self._streams, cache=self._cache, seen=self._seen)
+
+    def _open_known(self) -> None:
+        """Open the streams that are there."""
+        for path in sorted(self._folder.glob(f"*/{CATALOGUE}")):
+            schema = StreamSchema.from_json(path.read_text(encoding="utf-8"))
+            self._streams[schema.name] = OpenStream(schema, path.parent, self._cache, self._seen)
+
+    def append(self, changes: Mapping[str, ChangesIn], *, transaction: str | None = None, time_us: int | None = None, tapping: bool = False) -> Appended:
+        """Append one source transaction, to all its streams at once; raise the first fault of a stream that takes no bad changes.
+
+        Streams of tables are fed by their taps only; as a table may be larger than the feed log, much of it goes straight into a segment.
+        """
+        self._refuse_spelt_twice(changes)
+        for name in changes:
+            if not tapping and (table := self.schema(name).table) is not None:
+                raise BadStream(stream=name, reason=f"it has the changes of table {table!r}; change the table")
+        if transaction is not None and not _is_text(transaction):
+            raise BadStream(stream=", ".join(changes), reason=f"{transaction!r} as the name of a transaction is no text")
+        givens = [self._given(name, rows_given(name, one)) for name, one in changes.items()]
+        straight = tapping and any(self._is_large(given) for given in givens)
+        return self._take(lambda: [self._work(given, transaction, time_us) for given in givens], transaction=transaction, time_us=time_us, straight=straight)
+
+    def _is_large(self, given: Given) -> bool:
+        """Tell whether changes are too many for a record of the log; what it has of each beside its columns counts as well."""
+        size: int = given.rows.nbytes + _BESIDE_BYTES * given.rows.num_rows
+        return size > min(self._settings.stream_log_bytes, self._settings.log_bytes_max // 2)
+
+    def _refuse_spelt_twice(self, names: Iterable[str]) -> None:
+        """Refuse one stream under two spellings: both parts would be judged, and numbered, as if the other were not there."""
+        spelt: dict[str, str] = {}
+        for name in names:
+            first = spelt.setdefault(self.schema(name).name, name)
+            if first is not name:
+                raise BadStream(stream=self.schema(name).name, reason=f"{first!r} and {name!r} are the same stream; give all its changes under one of them")
+
+    def replay(self, name: str, numbers: Iterable[int] | None = None, *, time_us: int | None = None) -> Appended:
+        """Append dead letters again, all or some; what fails again stays a dead letter, and is counted as rejected."""
+        wanted = None if numbers is None else set(numbers)
+        return self._take(lambda: [self._replayed(name, wanted, time_us)], transaction=None, time_us=time_us)
+
+    def _replayed(self, name: str, numbers: Iterable[int] | None, time_us: int | None) -> Work:
+        """Choose letters and judge them; the caller has the feed lock, so that nobody else takes or discards them meanwhile."""
+        letters = self._letters(name, numbers)
+        images = [from_text(letter["change"]) for letter in letters]
+        # Letters are changes of their own, whatever lies beside them.
+        units = np.repeat(np.arange(len(images)), [len(change) for change in images])
+        given = self._given(name, [image for change in images for image in change], units)
+        work = self._judged(given, time_us, letters_more=len(letters))
+        resolved = [letter["number"] for letter, change in zip(letters, images, strict=True) for _ in change]
+        work.resolved = sorted({number for number, taken in zip(resolved, given.sound(), strict=True) if taken})
+        work.unresolved = len(letters) - len(work.resolved)
+        return work
+
+    def _letters(self, name: str, numbers: Iterable[int] | None) -> list[Letter]:
+        letters = self._stream(name).letters
+        wanted = None if numbers is None else set(numbers)
+        found = letters.chosen(wanted)
+        if wanted is not None and (unknown := wanted - {letter["number"] for letter in found}):
+            raise UnknownLetter(stream=self.schema(name).name, numbers=", ".join(map(str, sorted(unknown, key=str))))
+        return found
+
+    def discard(self, name: str, numbers: Iterable[int] | None = None) -> int:
+        """Forget dead letters, all or some; return how many."""
+        wanted = None if numbers is None else set(numbers)
+        return self._with_room(lambda: self._discard(name, wanted))
+
+    def _discard(self, name: str, numbers: Iterable[int] | None) -> int:
+        with self._feed.lock:
+            self._check_open()
+            stream = self._stream(name)
+            gone = [letter["number"] for letter in self._letters(name, numbers)]
+            if gone:
+                given = self._given(name, [])
+                plan = stream.plan(given, time_us=None, letters_max=self._settings.stream_dead_letters_max)
+                self._feed.write([Work(stream, given, plan, resolved=gone)], [], time_us=0, transaction=None)
+        return len(gone)
+
+    def _given(self, name: str, changes: ChangesIn, units: Numbers | None = None) -> Given:
+        stream = self._stream(name)
+        schema = stream.schema
+        faults_max = self._settings.stream_dead_letters_max if schema.on_bad == "dead_letter" else 1
+        return take_in(schema, stream.encoder, changes, faults_max=faults_max, units=units)
+
+    def _take(self, works: Callable[[], list[Work]], *, transaction: str | None, time_us: int | None, straight: bool = False) -> Appended:
+        """Append what `works` returns, which is called under the feed lock."""
+        if straight:
+            with self._feed.sealer:
+                appended, quiet = self._take_once(works, transaction, time_us, straight=True)
+        else:
+            appended, quiet = self._with_room(lambda: self._take_once(works, transaction, time_us))
+        if appended.rows:
+            self._tell(tuple(appended.numbers), appended.time_us, appended.rows)
+        if quiet and time_us is not None:
+            self._tell(quiet, time_us, 0)
+        self._feed.keep_up()
+        return appended
+
+    def _with_room(self, write: Callable[[], Result]) -> Result:
+        """Call what writes into the log, and where that is full once more: what is sealed makes room."""
+        try:
+            return write()
+        except LogFull as error:
+            if error.context["size"] > error.context["bound"]:
+                raise
+            self._feed.make_room(error.context["size"])
+        return write()
+
+    def _take_once(
+        self, works: Callable[[], list[Work]], transaction: str | None, time_us: int | None, *, straight: bool = False
+    ) -> tuple[Appended, Sequence[str]]:
+        """Return what was appended, and the streams that it was only a heartbeat for."""
+        with self._feed.lock:
+            self._check_open()
+            judged = works()
+            return self._write(judged, transaction, time_us, straight=straight), tuple(work.given.schema.name for work in judged if work.quiet)
+
+    def _work(self, given: Given, transaction: str | None, time_us: int | None) -> Work:
+        work = self._judged(given, time_us)
+        came_us = self._now_us() if time_us is None else time_us
+        work.letters = letters_of(given, first_number=work.stream.letters.last_number + 1, time_us=came_us, transaction=transaction)
+        return work
+
+    def _judged(self, given: Given, time_us: int | None, *, letters_more: int = 0) -> Work:
+        stream = self._stream(given.schema.name)
+        self._check_time(given.schema, time_us)
+        plan = stream.plan(given, time_us=time_us, letters_max=self._settings.stream_dead_letters_max + letters_more)
+        # A source that has nothing for a stream, or nothing that can be taken, still says that nothing before its commit will come.
+        return Work(stream, given, plan, quiet=not len(plan.ops) and time_us is not None and (stream.watermark_us or 0) < time_us)
+
+    def _check_time(self, schema: StreamSchema, time_us: int | None) -> None:
+        if schema.times == "source" and time_us is None:
+            raise StreamTime(stream=schema.name, reason="its commit times come from the source, and none was given")
+        if schema.times == "warehouse" and time_us is not None:
+            raise StreamTime(stream=schema.name, reason="the warehouse issues its commit times, and one was given")
+        if time_us is not None and time_us <= 0:
+            raise StreamTime(stream=schema.name, reason=f"the time {time_us} is not after the beginning of 1970")
+        if time_us is not None and time_us > self._now_us() + _AHEAD_US:
+            raise StreamTime(stream=schema.name, reason=f"the time {time_us} is more than a day ahead; it is given in microseconds since 1970")
+
+    def _write(self, works: list[Work], transaction: str | None, time_us: int | None, *, straight: bool) -> Appended:
+        changed = [work for work in works if len(work.plan.ops)]
+        rejected = sum(len(work.letters) + work.unresolved for work in works)
+        if not changed:
+            if any(work.letters or work.resolved or work.quiet for work in works):
+                self._feed.write(works, [], time_us=time_us or 0, transaction=transaction)
+            return Appended({}, 0, 0, rejected)
+        names = [work.given.schema.name for work in changed]
+        with self._marked(changed):
+            issued_us = self._issue(names, time_us)
+            assert all(issued_us > (work.stream.watermark_us or 0) for work in changed), "commit times increase"
+            shares = [share_of(work.given, work.plan, work.stream.history, time_us=issued_us, transaction=transaction) for work in changed]
+            self._feed.write(works, shares, time_us=issued_us, transaction=transaction, straight=straight)
+        numbers = {share.schema.name: share.number for share in shares}
+        return Appended(numbers, issued_us, sum(share.rows.num_rows for share in shares), rejected)
+
+    @contextmanager
+    def _marked(self, works: list[Work]) -> Iterator[None]:
+        """Let readers of times that are about to be issued wait."""
+        with self._seen:
+            for work in works:
+                self._underway[work.given.schema.name] = (work.stream.watermark_us or 0) + 1
+        try:
+            yield
+        finally:
+            with self._seen:
+                self._underway.clear()
+                self._seen.notify_all()
+
+    def heartbeat(self, name: str, time_us: int) -> None:
+        """Say for a stream with times of its source that nothing at or before a time will come any more."""
+        beaten = self._with_room(lambda: self._beat(name, time_us))
+        if beaten is not None:
+            self._feed.keep_up()
+            self._tell((beaten,), time_us, 0)
+
+    def _beat(self, name: str, time_us: int) -> str | None:
+        """Return the stream's name if that was not known."""
+        with self._feed.lock:
+            self._check_open()
+            stream = self._stream(name)
+            if stream.schema.times != "source":
+                raise StreamTime(stream=stream.schema.name, reason="the warehouse issues its commit times, so it needs no heartbeat")
+            self._check_time(stream.schema, time_us)
+            if stream.watermark_us is not None and time_us <= stream.watermark_us:
+                return None
+            self._feed.beat(stream, time_us)
+            return stream.schema.name
+
+    def _tell(self, names: Sequence[str], time_us: int, rows: int) -> None:
+        for callback in list(self.on_change):
+            try:
+                callback(names, time_us, rows)
+            except Exception:
+                # The append is durable and visible; whoever fed it must not take it for failed.
+                log.exception("stream.listener_failed", streams=names)
+
+
+def _is_text(given: object) -> bool:
+    """Tell whether something can be written down as a text; bytes that were decoded with `surrogateescape` may not be."""
+    if not isinstance(given, str):
+        return False
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
