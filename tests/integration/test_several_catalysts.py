@@ -677,6 +677,27 @@ def test_a_table_of_a_flow_is_read_as_it_is_if_that_is_fresh_enough(
         counts(wh, *tables, contract=Contract(0, 1.0, "error", None))
 
 
+def test_a_late_answer_over_a_flow_is_one_cut_through_all(
+    wh: GroupWarehouse, pair: tuple[FlightService, FlightService], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flow that stands still shows its target as it was before the change that it has not taken; so do the tables of the other catalyst."""
+    catalyst, flow = pair[0]._engine.catalyst, maintained(pair[0], "sale", monkeypatch)
+    with wh.producer(name="loader") as load:
+        load.insert("product", (1, "before"))
+        with catalyst.lock:
+            catalyst.authority.observe(load.commit().commit.time_us)
+            flow.trouble = "the flow is stopped"
+            change_us = catalyst.authority.next_us()
+            flow.change(change_us)
+        with pair[1]._engine.catalyst.lock:
+            pair[1]._engine.catalyst.authority.observe(change_us)
+        load.insert("product", (2, "after"))
+        load.commit()
+    assert counts(wh, "sale", "product", contract=Contract(0, 1.0, "answer", None)) == [0, 1]
+    with pytest.raises(FreshnessUnavailable, match="the flow is stopped"):
+        counts(wh, "sale", "product", contract=Contract(0, 1.0, "error", None))
+
+
 @pytest.mark.parametrize("freshness_us", [0, 3_600_000_000])
 def test_a_cut_inside_a_job_of_a_flow_is_chosen_again_after_it(
     wh: GroupWarehouse, pair: tuple[FlightService, FlightService], freshness_us: int, monkeypatch: pytest.MonkeyPatch
