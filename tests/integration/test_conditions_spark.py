@@ -88,7 +88,8 @@ CONDITIONS = r"""
     d between '1969-01-01' and '2000-01-01'; s like 'a%'; s like '%a%'; s like '_'; s like '__'; s like '\\%'; s like 'a\\_b';
     s not like '%a%'; s like 'a#_b' escape '#'; s like ''; s like '%'; s like 'a.b'; s like 'a\\\\b'; a + 1 > b; a <> 0 and b / a > 0;
     a = 0 or b % a = 1; a / 0 > 1 and false; false and a / 0 > 1; length(s) = 1; lower(s) = 'a'; b % 2 = 0; true; false; null;
-    b > 1 and b < 8 or not ok; not b > 1 and ok; not b in (7) or no; b + 1 between 1 and 8 and ok; -b < 3; (b = 7) = ok; ok = (b < 7); ok = no is null; edge.b = 7; `B` = 7;
+    b > 1 and b < 8 or not ok; not b > 1 and ok; not b in (7) or no; b + 1 between 1 and 8 and ok; -b < 3; (b = 7) = ok; ok = (b < 7); edge.b = 7; `B` = 7;
+    ok = no is null;
     s || 'x' = 'ax'; coalesce(ok, false); case when ok then no else ok end; b + null > 1; c = 9223372036854775807; c < 1e19; b < 3000000000;
     x = 1e-30; 1 = 1; 'a' < 'b'; (b + 1) * 2 > 10; b - (a - 1) > 0; b > 0 and (ok or no); a <> 0 and (b / a > 0 or ok); s = 'it\'s'; s = "A";
     a*b>0; b>=-1
