@@ -41,14 +41,13 @@ class Buffer:
     def encode_pending(self) -> None:
         """Turn single rows into one chunk; they were checked when they came."""
         if self.pending:
-            chunk = self.encoder.encode(self.pending)
-            self.pending = []
-            self._append(chunk)
+            self._append(self.encoder.encode(self.pending), pending=[])
 
-    def _append(self, chunk: Chunk) -> None:
-        self.chunks.append(chunk)
-        self.nbytes += chunk.nbytes
-        self.rows_chunked += chunk.rows
+    def _append(self, chunk: Chunk, *, pending: list[tuple[Any, ...]] | None = None) -> None:
+        nbytes, rows = self.nbytes + chunk.nbytes, self.rows_chunked + chunk.rows
+        left = self.pending if pending is None else pending
+        # In one go, which no interrupt gets into: rows are in a chunk or they are pending, never both or neither.
+        self.chunks[len(self.chunks) :], self.pending, self.nbytes, self.rows_chunked = [chunk], left, nbytes, rows
 
     @property
     def rows_inserted(self) -> int:

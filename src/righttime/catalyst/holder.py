@@ -284,8 +284,8 @@ class _Shape:
         if self._order:
             values = [self._values.encode(self._rows)] if len(self._values.table.columns) else []
             operations = self._operations(np.array(self._order), np.array(self._after), values, [self._keys.encode(self._key_rows)])
-            self._done.append(operations)
-            self._rows, self._key_rows, self._order, self._after = [], [], [], []
+            # In one go, which no interrupt gets into: they are encoded or not, never both.
+            self._rows, self._key_rows, self._order, self._after, self._done = [], [], [], [], [*self._done, operations]
 
     def __bool__(self) -> bool:
         return bool(self._order or self._done)

@@ -2,14 +2,16 @@
 
 In: commits whose rows stay here, and requests for data from the catalyst, served by a listener while commits are archived.
 Out: flushes to the catalyst.
-Promise: what is taken from the archive and cannot be delivered is put back; a commit that is archived is delivered once, in the order of its source.
+Promise: what is taken from the archive and cannot be delivered is put back; a commit that is archived is delivered once, in the order of its source,
+wherever Ctrl-C comes.
 """
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from righttime.catalyst.archive import Archive
+from righttime.catalyst.interrupts import uninterrupted
 from righttime.catalyst.listener import Listener
 from righttime.catalyst.messages import Content, Flush, Made, Published
 from righttime.catalyst.policies import Policy
@@ -18,6 +20,8 @@ from righttime.settings import Settings
 from righttime.telemetry import get_log
 
 log = get_log("producer")
+
+_AT_ANY_TIME = nullcontext()
 
 
 class LazyCommits:
@@ -31,16 +35,20 @@ class LazyCommits:
         self._archive_lock = threading.Lock()
         self._listener = Listener(session, serve=self._serve, poll=self._poll, poll_s=settings.policy_poll_s, lease_s=settings.producer_lease_s)
 
+    def _whole(self) -> AbstractContextManager[None]:
+        """Keep Ctrl-C out of what the catalyst and the producer have to do both or not at all. Not over a wire, where an answer may take long."""
+        return _AT_ANY_TIME if self._session.apart else uninterrupted()
+
     # -- into the archive --------------------------------------------------------------------------------------------
 
     def _commit_lazily(self, content: dict[str, list[Content]], batch_id: str | None) -> Published:
+        self._listener.start()  # first: a commit that nobody would deliver is not made
         rows = {table: sum(part.rows for part in parts) for table, parts in content.items()}
         with self._archive_lock:
             self._keep_made(self._session.made_in_doubt())
             published = self._session.commit_lazily(rows, batch_id=batch_id, content=content)
             if not published.replayed:
                 self._archive_commit(published, content)
-        self._listener.start()
         return published
 
     def _archive_commit(self, published: Published, content: Mapping[str, Sequence[Content]]) -> None:
@@ -64,7 +72,7 @@ class LazyCommits:
     def _flush(self, tables: Sequence[str]) -> None:
         archived = self._archived()
         self._session.make_room({table: archived.get(table, 0) for table in tables})
-        with self._taken(lambda: [self._archive.take(table) for table in tables]) as flushes:
+        with self._whole(), self._taken(lambda: [self._archive.take(table) for table in tables]) as flushes:
             self._session.flush(flushes)
         self._tell_policy()
 

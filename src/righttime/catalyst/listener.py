@@ -8,6 +8,7 @@ Promise: an answer that fails is tried again at the next round, and the waiting 
 import threading
 from collections.abc import Callable
 
+from righttime.catalyst.interrupts import uninterrupted
 from righttime.catalyst.port import Session
 from righttime.errors import RightTimeError
 from righttime.telemetry import get_log
@@ -29,8 +30,10 @@ class Listener:
     def start(self) -> None:
         """Begin to listen, once."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=f"righttime-producer-{self._session.source}", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name=f"righttime-producer-{self._session.source}", daemon=True)
+            with uninterrupted():
+                thread.start()
+                self._thread = thread  # only now: if the machine has no thread left, the next call tries again
 
     def join(self) -> None:
         """Wait for the thread to end, after the session was closed."""

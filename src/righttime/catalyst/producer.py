@@ -6,8 +6,7 @@ Promise: a call that raises leaves the transaction as it was before the call.
 """
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -52,35 +51,27 @@ class Producer(OpenTransaction, LazyCommits, ProducerFace):
         `durability`: "memory" (lost in a crash, and then reported), "log" (written ahead, synced), "warehouse" (stored; the same as
         `materialize=True`). With a `batch_id` that this source has committed before, the rows are dropped and the earlier commit is returned.
         """
-        with self._calls, self._telling():
-            wanted = self._durability(materialize, durability)
-            if batch_id is not None and (type(batch_id) is not str or not batch_id):
-                raise BadSetting(name="batch_id", reason=f"{batch_id!r} is no text")
-            if batch_id is not None and (known := self._session.known_batch(batch_id)) is not None:
-                self.rollback()
-                return known
-            content, bypass = self._transaction()
-            reach(CrashPoint.COMMIT_STAGED)
-            if wanted == "memory" and not bypass and not self._must_store(content):
-                published = self._commit_in_memory(content, batch_id)
-            else:
-                try:
-                    published = self._commit_durably(content, bypass, batch_id, store=wanted == "warehouse")
-                except (NotStored, InterruptedAfterCommit):
-                    self._end_transaction()  # it is committed
-                    raise
-            self._end_transaction()
-            reach(CrashPoint.COMMIT_PUBLISHED)
-            return published
+        with self._calls:
+            try:
+                return self._commit(self._durability(materialize, durability), batch_id)
+            except SessionLost:
+                self._loss_told = True  # closing the producer, as the error advises, says nothing new
+                raise
 
-    @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """Remember that the loader was told of a loss: closing the producer, as the error advises, says nothing new."""
-        try:
-            yield
-        except SessionLost:
-            self._loss_told = True
-            raise
+    def _commit(self, wanted: Durability, batch_id: str | None) -> Published:
+        if batch_id is not None and (type(batch_id) is not str or not batch_id):
+            raise BadSetting(name="batch_id", reason=f"{batch_id!r} is no text")
+        if batch_id is not None and (known := self._session.known_batch(batch_id)) is not None:
+            self.rollback()
+            return known
+        content, bypass = self._transaction()
+        reach(CrashPoint.COMMIT_STAGED)
+        if wanted == "memory" and not bypass and not self._must_store(content):
+            published = self._commit_in_memory(content, batch_id)
+        else:
+            published = self._commit_durably(content, bypass, batch_id, store=wanted == "warehouse")
+        reach(CrashPoint.COMMIT_PUBLISHED)
+        return published
 
     def _durability(self, materialize: bool, durability: Durability | None) -> Durability:
         if self._closed:
@@ -101,7 +92,10 @@ class Producer(OpenTransaction, LazyCommits, ProducerFace):
         lazy = not tried and not operations and not self._session.staged
         if lazy and not self.policy.should_flush() and self._archive.nbytes <= self._with.settings.archive_bytes_max:
             try:
-                return self._commit_lazily(content, batch_id)
+                with self._whole():
+                    published = self._commit_lazily(content, batch_id)
+                    self._end_transaction()
+                return published
             except NotLazy:
                 pass  # an operation of another producer needs every row of these tables now
         if tried:
@@ -109,15 +103,21 @@ class Producer(OpenTransaction, LazyCommits, ProducerFace):
             self._stage(content)
             content = {}
         self._make_room(content)
-        with self._taken(self._archive.take_all) as flushes:
-            published = self._session.commit(flushes, content, batch_id=batch_id)
+        with self._whole():
+            with self._taken(self._archive.take_all) as flushes:
+                published = self._session.commit(flushes, content, batch_id=batch_id)
+            self._end_transaction()
         self._tell_policy()
         return published
 
     def _commit_durably(self, content: dict[str, list[Content]], bypass: dict[str, Bypass], batch_id: str | None, *, store: bool) -> Published:
         # Rows that are stored in this very step may stand over the bound for that long; storing is the way out of a full catalyst.
         self._stage(content, bounded=not store)
-        published = self._session.commit_durably(bypass, store=store, batch_id=batch_id)
+        try:
+            published = self._session.commit_durably(bypass, store=store, batch_id=batch_id)
+        except (NotStored, InterruptedAfterCommit):
+            self._end_transaction()  # it is committed
+            raise
         self._end_transaction()  # at once: rows that go past the catalyst are still here, and must not be committed again
         self._tell_policy()
         return published
@@ -126,14 +126,15 @@ class Producer(OpenTransaction, LazyCommits, ProducerFace):
         """Move archives and the transaction into the catalyst, the latter uncommitted; it leaves the buffers."""
         if bounded:
             self._make_room(content)
-        with self._taken(self._archive.take_all) as flushes:
-            self._session.stage(flushes, content)
-        for table in content:
-            self._buffers[table].stage()
+        with self._whole():
+            with self._taken(self._archive.take_all) as flushes:
+                self._session.stage(flushes, content)
+            for table in content:
+                self._buffers[table].stage()
 
     def rollback(self) -> None:
         """Drop the open transaction: its rows and its operations."""
-        with self._calls:
+        with self._calls, self._whole():
             self._drop_transaction()
             self._roll_back()
 
@@ -149,9 +150,13 @@ class Producer(OpenTransaction, LazyCommits, ProducerFace):
 
     def flush(self, *tables: str) -> None:
         """Move lazily committed rows to the catalyst now: those of the named tables, or all. A service always gets all: its commits stay whole."""
-        with self._calls, self._telling():
+        with self._calls:
             named = [self._open_buffer(table).encoder.table.name for table in tables]
-            self._flush(list(self._archived()) if self._session.apart or not named else named)
+            try:
+                self._flush(list(self._archived()) if self._session.apart or not named else named)
+            except SessionLost:
+                self._loss_told = True
+                raise
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
@@ -163,7 +168,7 @@ class Producer(OpenTransaction, LazyCommits, ProducerFace):
             self.rollback()
             # Over the bound if need be: what was acknowledged must not be lost because memory is full.
             try:
-                with self._taken(self._archive.take_all) as flushes:
+                with self._whole(), self._taken(self._archive.take_all) as flushes:
                     self._session.flush(flushes)
                 self._tell_policy()
             except RightTimeError as error:
@@ -176,9 +181,10 @@ class Producer(OpenTransaction, LazyCommits, ProducerFace):
         self._with.producers_changed()
 
     def _end(self) -> None:
-        self._closed = True
-        self._buffers.clear()
-        self._session.close()
+        with self._whole():
+            self._closed = True
+            self._buffers.clear()
+            self._session.close()
 
     @property
     def in_transaction(self) -> bool:

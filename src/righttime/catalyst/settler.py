@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from righttime.catalyst.ends import Hidden, by_unit
+from righttime.catalyst.interrupts import interruptible
 from righttime.catalyst.laneview import OPEN_US, LaneView
 from righttime.catalyst.links import Link
 from righttime.catalyst.port import CheckStorable, anything_goes
@@ -201,7 +202,8 @@ class Settler:
             yield lambda: None
             return
         with self._catalyst.gated(tables):
-            seen = self._tried(tables, link, deadline_s=self._catalyst.clock.monotonic_s() + wait_s)
+            with interruptible():  # nothing is done yet, and others may be waited for
+                seen = self._tried(tables, link, deadline_s=self._catalyst.clock.monotonic_s() + wait_s)
 
             def confirm() -> None:
                 for table in tables:
