@@ -95,7 +95,8 @@ def test_a_condition_means_the_rows_for_which_it_is_true(text: str, ids: list[in
         ("note NOT IN ('a', 'b')", "NOT (`note` IN ('a', 'b'))", [2]),
         ("note IN ('a', NULL)", "`note` IN ('a', NULL)", [1]),
         ("note NOT IN ('a', NULL)", "NOT (`note` IN ('a', NULL))", []),
-        ("lower(note) IN ('b')", "lower(`note`) IN ('b')", [2]),
+        ("lower(note) IN ('b', 'c')", "lower(`note`) IN ('b', 'c')", [2]),
+        ("note IN ('a')", "`note` = 'a'", [1]),
         ("day IN ('2026-01-31', '2026-03-01')", "`day` IN (DATE '2026-01-31', DATE '2026-03-01')", [1]),
     ],
 )
@@ -220,6 +221,8 @@ def test_a_naive_datetime_means_utc() -> None:
         ("id = 7 AND shop = 2", (7, 2)),
         ("2 = SHOP AND (`ID` = 7L)", (7, 2)),
         ("id <=> 7 AND shop = 2", (7, 2)),
+        ("id IN (7) AND shop IN (2L)", (7, 2)),
+        ("id IN (7, 8) AND shop = 2", None),
         ("id = 7", None),
         ("id = 7 AND shop = 2 AND qty = 1", None),
         ("id = 7 AND shop = 2 AND id = 7", None),

@@ -188,7 +188,9 @@ class Binder:
             refuse("IN has something else than a list of literals", "List literals and ?, or write the comparisons with OR.")
         fits = [choice if choice.value is None else fitted(choice, part.type) for choice in choices]
         inside = [choice for choice in fits if choice is not None]
-        found = [operators.membership(part, inside)] if inside else []
+        # One alone is compared: so a key is known as one.
+        alone = len(inside) == 1 and inside[0].value is not None
+        found = [operators.comparison("=", part, inside[0]) if alone else operators.membership(part, inside)] if inside else []
         # A literal that the column's type cannot hold is compared on its own, with the types that this takes.
         others = [choice for choice, fit in zip(choices, fits, strict=True) if fit is None]
         found += [operators.comparison("=", *together(part, choice, "comparing (IN)")) for choice in others]
