@@ -14,6 +14,7 @@ from righttime.catalyst.recovery import _replay
 from righttime.catalyst.table import Lane, MemoryTable, Piece, Slice
 from righttime.changes.rows import Chunk
 from righttime.changes.schema import TableSchema
+from righttime.query.digest import answer_digest
 
 _BYTES = 1_200_000_000  # of zeros that nobody reads, so that they take no memory
 _ROWS = 1000
@@ -59,3 +60,14 @@ def test_they_are_not_gathered(rows: pa.Table) -> None:
 
 def test_they_are_written_piece_by_piece(rows: pa.Table) -> None:
     assert written(rows).column(0).num_chunks == 2
+
+
+def test_an_answer_with_them_has_a_digest() -> None:
+    """That of the same rows in any other pieces. Those that are long are behind nulls here, so that nobody reads them."""
+    ends = pa.array(np.arange(_ROWS + 1, dtype=np.int32))
+    hidden = pa.ListArray.from_arrays(ends, _texts(), mask=pa.array(np.ones(_ROWS, dtype=bool)))
+    answer = pa.table({"x": pa.chunked_array([hidden, hidden, pa.array([["a", "b"]])])})
+    with pytest.raises(pa.ArrowInvalid):
+        answer.combine_chunks()
+
+    assert answer_digest(answer) == answer_digest(pa.table({"x": pa.array([None, ["a", "b"]] + [None] * (2 * _ROWS - 1))}))

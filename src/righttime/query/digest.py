@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from righttime.catalyst.segments import joined
 from righttime.changes.hashing import NULL, Rules, Words, distinct_texts, mixed, row_words, words_of_parts
 
 _ROWS_AT_ONCE = 1 << 17
@@ -48,7 +49,7 @@ def _on_grids(answer: pa.Table, shape: str) -> str:
 
 
 def _digest(answer: pa.Table, shape: str, grid: float) -> str:
-    batches = answer.combine_chunks().to_batches(max_chunksize=_ROWS_AT_ONCE)
+    batches = joined(answer).to_batches(max_chunksize=_ROWS_AT_ONCE)
     # Sums do not care for order and do for duplicates; four of them over well-mixed words leave no room for chance.
     sums = np.zeros(4, dtype=np.uint64)
     rules = Rules(floats=partial(_float_words, grid=grid), texts=distinct_texts)
