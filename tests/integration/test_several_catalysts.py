@@ -1114,6 +1114,28 @@ def test_closing_delivers_what_can_be_delivered_though_one_producer_cannot(
         assert [one.source for one in alone.status().producers] == []
 
 
+def test_a_flush_delivers_what_can_be_delivered_though_one_catalyst_is_gone(wh: GroupWarehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever it is; what failed is said afterwards, and delivered by the next flush."""
+    lazy = wh.producer(name="till", policy=rt.OnDemand())
+
+    def gone(*_arguments: Any, **_options: Any) -> Any:
+        raise ServiceUnreachable(target="127.0.0.1", waited_s=0.0, reason="the test says so")
+
+    for number, member in enumerate(wh._members.all):
+        for table, row in (("product", (number, "tea")), ("sale", (number, 2))):
+            lazy.insert(table, row)
+            lazy.commit()
+        with monkeypatch.context() as patch:
+            patch.setattr(member.transport, "send", gone)
+            with pytest.raises(ServiceUnreachable):
+                lazy.flush()
+        (other,) = [one for one in wh._members.all if one is not member]
+        assert [table.rows_hot for table in other.warehouse.status().tables] == [number + 1]
+        lazy.flush("product", "sale")
+    assert wh.read("product").rows() == [(0, "tea"), (1, "tea")]
+    assert wh.read("sale").rows() == [(0, 2), (1, 2)]
+
+
 # -- messages --------------------------------------------------------------------------------------------------------------
 
 

@@ -7,8 +7,9 @@ Promise: a transaction is at one catalyst; commits that follow each other have t
 
 import copy
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -173,34 +174,40 @@ class GroupProducer(ProducerFace):
         return own_query
 
     def flush(self, *tables: str) -> None:
-        """Move lazily committed rows to the catalysts now: those of the named tables, or all."""
+        """Move lazily committed rows to the catalysts now: those of the named tables, or all; what fails at one is raised after the others have theirs."""
         with self._calls:
             if not tables:
-                for producer in self._producers.values():
-                    producer.flush()
-            for member, names in self._members.by_owner([str(table).lower() for table in tables]).items():
-                self._producer(member).flush(*names)
+                _at_each(producer.flush for producer in self._producers.values())
+            owners = self._members.by_owner([str(table).lower() for table in tables])
+            _at_each(partial(self._producer(member).flush, *names) for member, names in owners.items())
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Flush what is committed, drop what is not, and end, everywhere; what fails at one catalyst is raised after the others have ended."""
         with self._calls:
-            failed: RightTimeError | None = None
-            for producer in self._producers.values():
-                try:
-                    producer.close()
-                except RightTimeError as error:
-                    failed = failed or error
-            self._closed = all(producer.closed for producer in self._producers.values())
-            if failed is not None:
-                raise failed
+            try:
+                _at_each(producer.close for producer in self._producers.values())
+            finally:
+                self._closed = all(producer.closed for producer in self._producers.values())
 
     @property
     def in_transaction(self) -> bool:
         """Whether there are rows or operations that are neither committed nor rolled back."""
         with self._calls:
             return self._at() is not None
+
+
+def _at_each(calls: Iterable[Callable[[], None]]) -> None:
+    """Make all calls, and then raise the first error, if there was one."""
+    failed: RightTimeError | None = None
+    for call in calls:
+        try:
+            call()
+        except RightTimeError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
 
 
 def _policy_of_its_own(policy: Policy) -> Policy:
