@@ -27,6 +27,7 @@ BYTES_MAX = 1 << 24
 GRANT = Grant("tester", frozenset({READ, WRITE}))
 # Never arrived; arrived, but the answer did not; the service had forgotten the session; it forgot it after carrying the message out.
 FAULTS = ("never", "unheard", "forgotten", "forgotten then unheard", "unheard then forgotten")
+INTERRUPTS = ("ctrl-c", "ctrl-c meanwhile")
 
 
 class Wire:
@@ -55,6 +56,8 @@ class Wire:
             return _read(carry())
         if fault == "never":
             raise self._away()
+        if fault == "ctrl-c":
+            raise KeyboardInterrupt
         if fault.startswith("forgotten"):
             self._forget()
         answer = carry()
@@ -62,6 +65,8 @@ class Wire:
             raise NotStored(number=1, source="till", reason="cut by the test")
         if fault.endswith("then forgotten"):
             self._forget()
+        if fault == "ctrl-c meanwhile":
+            raise KeyboardInterrupt
         if "unheard" in fault:
             raise self._away()
         return _read(answer)
@@ -106,13 +111,13 @@ class Loader:
         self.next_id += 1
 
     def look(self) -> None:
-        with suppress(CommitUnknown, ServiceUnreachable):
+        with suppress(CommitUnknown, ServiceUnreachable, KeyboardInterrupt):
             self.load.sql("SELECT 1")
 
     def commit(self, batch_id: str | None = None) -> None:
         try:
             self.load.commit(durability=self.durability, batch_id=batch_id)
-        except CommitUnknown:
+        except (CommitUnknown, KeyboardInterrupt):
             self.tried = self.tried or list(self.open)  # the first that nobody answered is settled before another is sent
         except ServiceUnreachable:
             return
@@ -121,7 +126,11 @@ class Loader:
             self.open, self.tried = [], []
 
     def roll_back(self) -> None:
-        self.load.rollback()
+        try:
+            self.load.rollback()
+        except KeyboardInterrupt:
+            self.wire.faults = []
+            self.load.rollback()
         if self.tried:
             self.perhaps.append(frozenset(self.tried))
         self.open, self.tried = [], []
@@ -139,8 +148,8 @@ class Loader:
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["insert", "insert", "look", "commit", "commit", "roll back"]),
-        st.lists(st.sampled_from([None, *FAULTS[:2]]), max_size=3),
-        st.lists(st.sampled_from([None, *FAULTS]), max_size=4).filter(lambda faults: sum("forgotten" in (fault or "") for fault in faults) < 3),
+        st.lists(st.sampled_from([None, *FAULTS[:2], *INTERRUPTS]), max_size=3),
+        st.lists(st.sampled_from([None, *FAULTS, *INTERRUPTS]), max_size=4).filter(lambda faults: sum("forgotten" in (fault or "") for fault in faults) < 3),
     ),
     min_size=3,
     max_size=14,

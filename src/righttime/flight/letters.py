@@ -117,7 +117,7 @@ class Letters:
 
         try:
             return self._surviving(deliver)
-        except RightTimeError:
+        except BaseException:  # Ctrl-C leaves it as open as a broken connection does
             if letter.unanswered and letter.action not in _HARMLESS:
                 self.doubt = letter
             raise
