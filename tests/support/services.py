@@ -20,6 +20,7 @@ from righttime.flight.warehouse import RemoteWarehouse, open_remote
 from tests.support.warm_python import REPOSITORY, WarmPython
 
 START_S = 60.0
+END_S = 150.0
 
 
 class Service:
@@ -94,11 +95,11 @@ class Service:
 
     def _reap(self) -> int:
         try:
-            code = self.process.wait(timeout=START_S)
-        except subprocess.TimeoutExpired:
+            code = self.process.wait(timeout=END_S)
+        except subprocess.TimeoutExpired as error:
             self.process.kill()
             self.process.wait()
-            raise
+            raise AssertionError(f"the service did not end: {self.logs()[-20:]}") from error
         finally:
             if self.process.stdout is not None:
                 self.process.stdout.close()
