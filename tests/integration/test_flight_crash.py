@@ -1,5 +1,9 @@
 """A service that ends, politely or not: what was promised is there after the next start, and the rest is named."""
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 import urllib.error
 import urllib.request
@@ -143,6 +147,55 @@ def test_rows_that_were_read_back_before_a_restart_are_committed_after_it(servic
             load.insert("sale", (3, 3))
             load.commit(durability="log")
         assert skus(wh) == [1, 2, 3]
+
+
+_SLOW = """
+import sys, threading
+from righttime.cli import main
+from righttime.flight.desk import Desk
+answer = Desk.answer
+def slow(self, action, *arguments):
+    if action == "status":
+        print("asked", flush=True)
+        while not threading.Event().wait(timeout=0.2):
+            pass
+    return answer(self, action, *arguments)
+Desk.answer = slow
+sys.argv[1:] = ["serve", sys.argv[1], "--port", "0"]
+main()
+"""
+
+
+def test_a_call_that_never_ends_does_not_keep_a_service_from_ending(tmp_path: Path) -> None:
+    """It is waited for as long as `stop_wait_s` says; then everything is stored, and the process ends with 0 around the call."""
+    environment = {**os.environ, "RIGHTTIME_STOP_WAIT_S": "1"}
+    outcome: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            wh.status()
+        except RightTimeError as error:
+            outcome.append(error)
+
+    with subprocess.Popen([sys.executable, "-c", _SLOW, tmp_path / "wh"], stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        try:
+            wh = open_remote(process.stdout.readline().split()[-1], reconnect_s=0.1, call_timeout_s=300)
+            shop(wh)
+            with wh.producer(name="till") as load:
+                load.insert("sale", (1, 1))
+                load.commit()
+            asking = threading.Thread(target=ask, daemon=True)
+            asking.start()
+            assert process.stdout.readline() == "asked\n"
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=100) == 0
+            asking.join(timeout=60)
+        finally:
+            process.kill()
+    assert [type(error) for error in outcome] == [ServiceUnreachable]
+    with rt.open(tmp_path / "wh") as stored:
+        assert (stored.read("sale").rows(), stored.losses()) == ([(1, 1)], [])
 
 
 def test_acknowledged_commits_survive_every_polite_stop(service: Service) -> None:

@@ -358,8 +358,13 @@ def speaks_ipv6() -> bool:
     return True
 
 
-@pytest.mark.skipif(not speaks_ipv6(), reason="this machine has no IPv6")
-@pytest.mark.parametrize(("words", "host"), [("[::1]:0", "::1"), ("::1:0", "::1"), ("127.0.0.1:0", "127.0.0.1")])
+needs_ipv6 = pytest.mark.skipif(not speaks_ipv6(), reason="this machine has no IPv6")
+
+
+@pytest.mark.parametrize(
+    ("words", "host"),
+    [pytest.param("[::1]:0", "::1", marks=needs_ipv6), pytest.param("::1:0", "::1", marks=needs_ipv6), ("127.0.0.1:0", "127.0.0.1")],
+)
 def test_hosts_are_read_in_both_spellings(words: str, host: str) -> None:
     """IPv6 addresses come with brackets or without."""
     door = run_flows._door(words, True, None, None, None)
@@ -367,7 +372,7 @@ def test_hosts_are_read_in_both_spellings(words: str, host: str) -> None:
     assert (door.host, door.port, door.tokens) == (host, 0, Tokens())
 
 
-@pytest.mark.skipif(not speaks_ipv6(), reason="this machine has no IPv6")
+@needs_ipv6
 @pytest.mark.parametrize("host", ["::1", "[::1]"])
 def test_a_service_listens_on_ipv6(tmp_path: Path, host: str) -> None:
     """And prints the address that clients can open."""

@@ -23,6 +23,7 @@ from righttime.flows.runner import FlowRunner
 from righttime.flows.running import RunningFlow
 from righttime.flows.schedule import Triggers
 from righttime.flows.taps import Taps
+from righttime.service import Engine
 from righttime.testing import ManualClock
 from tests.support.plain_flow import run_plain, until
 
@@ -233,6 +234,24 @@ def test_a_stream_that_differs_from_its_table_is_mended(stage: Stage) -> None:
     assert stage.rows("copy") == {1: 10, 2: 21, 3: 33, 4: 40}
 
 
+def pull_overtaken(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pull the stream of `orders`; once, a step of storing runs between its snapshot and its look at the rows."""
+    take, steps = engine.snapshots.take, iter([Order("materialize", tables={"orders"})])
+
+    @contextmanager
+    def overtaken(tables: Any, contract: Any) -> Iterator[Any]:
+        with take(tables, contract) as snapshot:
+            for step in steps:
+                with engine.mover._lock:
+                    engine.mover._run(step)
+            yield snapshot
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.snapshots, "take", overtaken)
+        engine.flows.taps.pull("orders", engine.catalyst.authority.read_us())
+    assert not list(steps)
+
+
 def test_rows_that_are_stored_while_a_stream_is_pulled_are_looked_at_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Storing up to the watermark goes on beside pulling; places of rows are those of one version."""
     stage.insert(1, 10)
@@ -240,21 +259,10 @@ def test_rows_that_are_stored_while_a_stream_is_pulled_are_looked_at_again(stage
     stage.load.update("orders", set={"v": 11}, where={"k": 1})
     stage.insert(2, 20)
     engine = stage.wh._writer("test")
-    take, versions = engine.snapshots.take, [engine.catalyst.table("orders").version]
-
-    @contextmanager
-    def overtaken(tables: Any, contract: Any) -> Iterator[Any]:
-        with take(tables, contract) as snapshot:
-            if len(versions) == 1:
-                with engine.mover._lock:
-                    engine.mover._run(Order("materialize", tables={"orders"}))
-                versions.append(engine.catalyst.table("orders").version)
-            yield snapshot
-
-    monkeypatch.setattr(engine.snapshots, "take", overtaken)
-    engine.flows.taps.pull("orders", engine.catalyst.authority.read_us())
-    monkeypatch.undo()
-    assert versions[0] < versions[1]
+    memory = engine.catalyst.table("orders")
+    version = memory.version
+    pull_overtaken(engine, monkeypatch)
+    assert memory.version > version
     stage.run()
     assert stage.rows("copy") == stage.rows("orders") == {1: 11, 2: 20}
 
@@ -282,22 +290,10 @@ def test_what_is_settled_anew_while_a_stream_is_pulled_is_looked_at_again(stage:
     stage.load.delete("orders", where={"k": 1})
     stage.load.commit(durability="log")
     stage.clock.advance(1)
-    take, memory = engine.snapshots.take, engine.catalyst.table("orders")
-    resets, version = [memory.resets], memory.version
-
-    @contextmanager
-    def overtaken(tables: Any, contract: Any) -> Iterator[Any]:
-        with take(tables, contract) as snapshot:
-            if len(resets) == 1:
-                with engine.mover._lock:
-                    engine.mover._run(Order("materialize", tables={"orders"}))
-                resets.append(memory.resets)
-            yield snapshot
-
-    monkeypatch.setattr(engine.snapshots, "take", overtaken)
-    engine.flows.taps.pull("orders", engine.catalyst.authority.read_us())
-    monkeypatch.undo()
-    assert resets[0] < resets[1] and memory.version == version
+    memory = engine.catalyst.table("orders")
+    resets, version = memory.resets, memory.version
+    pull_overtaken(engine, monkeypatch)
+    assert memory.resets > resets and memory.version == version
     assert living(stage.wh) == stage.rows("orders") == {}
     engine.catalyst.close_link(link)
 

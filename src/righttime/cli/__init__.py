@@ -5,6 +5,7 @@ Out: answers on standard output, everything about them on standard error, and an
 Promise: an error is one line with its code and the way out, exit code 1; wrong usage is exit code 2; only `demo`, `run` and `serve` create a warehouse.
 """
 
+import atexit
 import os
 import sys
 import traceback
@@ -17,6 +18,7 @@ from righttime import __version__
 from righttime.cli import care, dry_run, explain, init, receipt, run_flows, serve, sql, status
 from righttime.cli.console import err, error_line
 from righttime.cli.demo.command import demo
+from righttime.flight.server import calls_under_way
 from righttime.telemetry import configure
 
 __all__ = ["main", "run"]
@@ -60,7 +62,14 @@ def options(
 
 def main() -> None:
     """Run the command line of this process and end it with the exit code."""
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    if calls_under_way():
+        # Everything is closed and durable. Python cannot be taken down around a call that is still carried out: it would wait for it, or break.
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:

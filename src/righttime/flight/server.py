@@ -8,6 +8,7 @@ Promise: a call that is not of this service gets a coded error, and the next cal
 import errno
 import socket
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +28,7 @@ from righttime.telemetry import get_log
 
 log = get_log("flight")
 
+_SHUTDOWN = "righttime-flight-shutdown"
 _TICKET_BYTES_MAX = 16 * 1024 * 1024
 
 
@@ -104,9 +106,12 @@ class FlightService:
 
     def _shut_down(self) -> None:
         """Stop listening. That waits for calls under way, for which a client that reads slowly may take for ever."""
-        ending = threading.Thread(target=self._server.shutdown, name="righttime-flight-shutdown", daemon=True)
+        ending = threading.Thread(target=self._server.shutdown, name=_SHUTDOWN, daemon=True)
         ending.start()
         ending.join(timeout=max(self._engine.settings.stop_wait_s, 1.0))
+        if ending.is_alive():
+            log.warning("service.call_under_way", host=self.host)
+            _spare_exit(self._server)
 
     def _collect_debts(self, deadline_s: float) -> None:
         """Ask lazy producers for everything they have; those that do not answer in time are late."""
@@ -118,6 +123,19 @@ class FlightService:
             log.warning("service.owed", code=error.code, error=str(error))
         if accuracy is not None and accuracy.late:
             log.warning("service.owed", sources=sorted(accuracy.late))
+
+
+def calls_under_way() -> bool:
+    """Tell whether a service of this process was stopped and a call of it goes on."""
+    return any(thread.name == _SHUTDOWN for thread in threading.enumerate())
+
+
+def _spare_exit(server: flight.FlightServerBase) -> None:
+    """Keep Python's exit from shutting a server down that is being shut down: pyarrow arranges for that, and it waits for the same calls without end."""
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]  # pyarrow does not show its finalizer
+        found = finalizer.peek()
+        if found is not None and found[0] is server:
+            finalizer.detach()
 
 
 class _Server(flight.FlightServerBase):  # type: ignore[misc]
