@@ -83,6 +83,7 @@ class Settings(BaseSettings):
     # The service, and its clients.
     message_bytes_max: int = Field(default=512 * MIB, ge=1024, le=2000 * MIB, description="Largest message that the service takes, and that a client sends.")
     calls_max: Count = Field(default=128, ge=1, description="Calls that the service works on at once; further ones are refused for the moment.")
+    uploads_bytes_max: Count = Field(default=4096 * MIB, ge=1, description="Bytes of large commits that the service keeps in files until they are made.")
     sessions_max: Count = Field(default=1024, ge=1, description="Producers that may be open over the network at once.")
     session_ttl_s: Seconds = Field(default=60.0, gt=0, description="A producer over the network that is silent for this long is ended; what it owes is lost.")
     snapshots_max: Count = Field(default=64, ge=1, description="Snapshots that the service holds for queries over the network at once.")

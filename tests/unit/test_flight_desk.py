@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import righttime as rt
-from righttime.errors import CommitFailed, LeaseExpired
+from righttime.errors import CommitFailed, LeaseExpired, TooManySnapshots
 from righttime.flight import desk as desk_module
 from righttime.flight.access import READ, WRITE, Grant
 from righttime.flight.desk import Desk
@@ -83,6 +83,35 @@ def test_a_snapshot_is_taken_once_though_the_first_try_fails_and_others_wait(des
     assert taken == [1]
     assert held._taking == {}
     held.release("id")
+
+
+def test_a_snapshot_that_is_asked_for_again_does_not_count_against_itself(tmp_path: Path) -> None:
+    """A client whose connection broke sends the same message again while the first one still works: it is one snapshot, for which there is a place."""
+    with rt.open(tmp_path / "one", snapshots_max=1) as wh:
+        wh.create_table("sale", "sku INT, qty INT")
+        desk = Desk(wh, wh._writer("test"))
+        held, inside, go_on, contract = desk.reading.held, threading.Event(), threading.Event(), Contract(0, 10.0, "error", None)
+        answers: list[Any] = []
+
+        @contextmanager
+        def slow() -> Iterator[Any]:
+            inside.set()
+            go_on.wait(timeout=10)
+            with desk._engine.snapshots.take(["sale"], contract) as snapshot:
+                yield snapshot
+
+        threads = [in_thread(lambda: answers.append(held.take("id", contract, slow, grant="g")))]
+        assert inside.wait(timeout=10)
+        threads.append(in_thread(lambda: answers.append(held.take("id", contract, slow, grant="g"))))
+        until(lambda: held._taking["id"].waiting == 2)
+        with pytest.raises(TooManySnapshots):
+            held.take("another", contract, slow, grant="g")
+        go_on.set()
+        for thread in threads:
+            thread.join(timeout=10)
+        assert [one.snapshot_id for one in answers] == ["id", "id"]
+        assert answers[0] is answers[1]
+        held.release("id")
 
 
 def test_a_query_that_a_restarted_service_does_not_know_is_told_so(desk: Desk) -> None:

@@ -93,14 +93,15 @@ class HeldSnapshots:
     def take(self, snapshot_id: str, contract: Contract, take: Callable[[], AbstractContextManager[Snapshot]], *, grant: str) -> Held:
         """Take a snapshot and hold it; asking again under the same id gives the same one."""
         with self._lock:
-            if len(self._held) + len(self._taking) >= self._settings.snapshots_max and snapshot_id not in self._held:
-                raise TooManySnapshots(held=len(self._held))
+            known = self._held.keys() | self._taking.keys()
+            if len(known) >= self._settings.snapshots_max and snapshot_id not in known:
+                raise TooManySnapshots(held=len(known))
             turn = self._taking.setdefault(snapshot_id, _Turn())
             turn.waiting += 1
         try:
             with turn.lock:
-                known = self._held.get(snapshot_id)
-                return known if known is not None else self._take(snapshot_id, contract, take, grant)
+                held = self._held.get(snapshot_id)
+                return held if held is not None else self._take(snapshot_id, contract, take, grant)
         finally:
             with self._lock:
                 turn.waiting -= 1

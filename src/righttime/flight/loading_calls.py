@@ -33,7 +33,7 @@ class LoadingCalls:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.uploads = Uploads(engine.folder, bytes_max=engine.settings.spill_bytes_max, check=engine.port.check_storable)
+        self.uploads = Uploads(engine.folder, bytes_max=engine.settings.uploads_bytes_max, check=engine.port.check_storable)
         self.sessions = SessionTable(
             settings=engine.settings,
             clock=engine.clock,

@@ -28,6 +28,7 @@ from righttime.service import Engine
 Answer = dict[str, Any]
 _TABLES_MAX = 10_000
 _NONCE_FILE = "nonce-{}"
+_laid_out: set[Path] = set()  # by the services of this process; whoever has the warehouse open for writing is the only one that serves it
 
 
 class ReadingCalls:
@@ -42,9 +43,12 @@ class ReadingCalls:
     # -- places ------------------------------------------------------------------------------------------------------
 
     def lay_out(self) -> None:
-        """Write a file into each place where rows are: who can read it can read the rows there."""
+        """Write a file into each place where rows are: who can read it can read the rows there. Those of services that were killed are removed."""
         for place, folder in (("store", self._engine.folder), ("images", self._engine.images.folder)):
+            for left in set(folder.glob(_NONCE_FILE.format("*"))) - _laid_out:
+                left.unlink(missing_ok=True)
             path, content = folder / _NONCE_FILE.format(secrets.token_hex(4)), secrets.token_hex(16)
+            _laid_out.add(path)
             path.write_text(content)
             self._nonces[place] = (path, content)
 
@@ -52,6 +56,7 @@ class ReadingCalls:
         """Remove them."""
         for path, _ in self._nonces.values():
             path.unlink(missing_ok=True)
+            _laid_out.discard(path)
         self._nonces.clear()
 
     # -- snapshots ---------------------------------------------------------------------------------------------------

@@ -180,9 +180,12 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
 
     def list_actions(self, context: Any) -> list[Any]:
         grant = _grant(context)
-        if grant is None:
-            raise _flight_error("list", AccessDenied(action="list actions", reason="the call carries no token that the service knows"))
-        grant.require(READ, action="list actions")
+        try:
+            if grant is None:
+                raise AccessDenied(action="list actions", reason="the call carries no token that the service knows")
+            grant.require(READ, action="list actions")
+        except BaseException as error:
+            raise _flight_error("list", error) from None
         return []
 
 

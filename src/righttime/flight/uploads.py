@@ -78,7 +78,7 @@ class Uploads:
     def _count(self, nbytes: int) -> None:
         with self._lock:
             if nbytes > 0 and self._bytes + nbytes > self._bytes_max:
-                raise ServiceBusy(used=self._bytes, what="bytes of uploads", setting="spill_bytes_max")
+                raise ServiceBusy(used=self._bytes, what="bytes of uploads", setting="uploads_bytes_max")
             self._bytes += nbytes
 
 
