@@ -52,12 +52,14 @@ class LaneMachine(RuleBasedStateMachine):
     def store(self, back: int) -> None:
         self.lane.stored_id = max(self.lane.stored_id, self.lane.times.committed_id - back)
 
-    @rule(back=st.integers(0, 5))
-    def free(self, back: int) -> None:
-        for piece in self.lane.free(self.lane.stored_id - back):
+    @rule(low=st.integers(0, 40), middle=st.integers(0, 9), back=st.integers(0, 5))
+    def free(self, low: int, middle: int, back: int) -> None:
+        high, low = self.lane.stored_id - back, min(low, self.lane.stored_id)
+        for piece in self.lane.free([(low % 10, low), (low + middle + 1, high)]):
             for position in range(piece.rows):
-                assert piece.id_at(position) <= self.lane.stored_id - back
-                del self.rows[piece.id_at(position)]
+                row_id = piece.id_at(position)
+                assert low % 10 <= row_id <= low or low + middle < row_id <= high
+                del self.rows[row_id]
 
     @precondition(lambda self: len(self.lane.pieces) > 1)
     @rule(start=st.integers(0, 10), length=st.integers(1, 4))
@@ -90,7 +92,7 @@ class LaneMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_held_is_known(self) -> None:
-        assert all(self.lane.holds(row_id) for row_id in self.rows if row_id > self.lane.stored_id)
+        assert all(self.lane.holds(row_id, row_id) for row_id in self.rows if row_id > self.lane.stored_id)
         assert self.lane.uncommitted == any(committed is None for committed in self.rows.values())
 
 

@@ -19,12 +19,24 @@ def test_a_lease_ends_by_release_or_by_its_time() -> None:
     """After either, its rows may go; a release after the time says that it came too late."""
     leases = LeaseTable()
     first, second = leases.hold({X: (3, 9)}, now_s=0, ttl_s=10), leases.hold({X: (5, 9)}, now_s=0, ttl_s=20)
-    assert leases.row_freeable_max(X, stored_id=9, now_s=9) == 2
-    assert leases.row_freeable_max(Y, stored_id=9, now_s=9) == 9
-    assert leases.row_freeable_max(X, stored_id=9, now_s=10) == 4
+    assert leases.freeable(X, stored_id=9, now_s=9) == [(0, 2)]
+    assert leases.freeable(Y, stored_id=9, now_s=9) == [(0, 9)]
+    assert leases.freeable(X, stored_id=9, now_s=10) == [(0, 4)]
     assert not leases.release(first, now_s=11)
     assert leases.release(second, now_s=11)
-    assert leases.row_freeable_max(X, stored_id=9, now_s=11) == 9
+    assert leases.freeable(X, stored_id=9, now_s=11) == [(0, 9)]
+
+
+def test_rows_between_and_after_leases_may_go() -> None:
+    """As far as they are stored: a lease holds what it reads, and nothing that came later."""
+    leases = LeaseTable()
+    leases.hold({X: (8, 9)}, now_s=0, ttl_s=10)
+    leases.hold({X: (3, 4)}, now_s=0, ttl_s=10)
+    leases.hold({X: (4, 5)}, now_s=0, ttl_s=10)
+
+    assert leases.freeable(X, stored_id=12, now_s=0) == [(0, 2), (6, 7), (10, 12)]
+    assert leases.freeable(X, stored_id=6, now_s=0) == [(0, 2), (6, 6)]
+    assert leases.freeable(X, stored_id=4, now_s=0) == [(0, 2)]
 
 
 def test_a_ticket_holds_materializations_back_until_used_closed_or_lapsed() -> None:

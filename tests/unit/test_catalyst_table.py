@@ -75,10 +75,24 @@ def test_freeing_takes_whole_pieces_up_to_a_row() -> None:
     lane = filled((1, 2), (2, 2), (3, 2))
     lane.stored_id = 5
 
-    assert [piece.last_id for piece in lane.free(5)] == [2, 4]
-    assert lane.freed_id == 4
-    assert [lane.holds(row_id) for row_id in (4, 5, 6)] == [False, True, True]
+    assert [piece.last_id for piece in lane.free([(0, 5)])] == [2, 4]
+    assert lane.freed == [(0, 4)]
+    assert [lane.holds(row_id, 6) for row_id in (4, 5, 6)] == [False, True, True]
     assert ids_in(lane, 1, 99) == [5, 6]
+
+
+def test_what_was_freed_between_other_rows_is_known() -> None:
+    """Rows on both sides are still held, each side by itself; when the first are freed too, one interval is left."""
+    lane = filled((1, 2), (2, 2), (3, 2), (4, 2))
+    lane.stored_id = 8
+
+    assert [piece.last_id for piece in lane.free([(3, 6)])] == [4, 6]
+    assert lane.freed == [(0, 0), (3, 6)]
+    assert [lane.holds(*span) for span in ((1, 2), (7, 8), (2, 3), (6, 7), (1, 8), (4, 5))] == [True, True, False, False, False, False]
+    assert len({lane.holes_before(piece) for piece in lane.pieces}) == 2
+    assert [piece.last_id for piece in lane.free([(0, 2)])] == [2]
+    assert lane.freed == [(0, 6)]
+    assert ids_in(lane, 1, 99) == [7, 8]
 
 
 def test_a_sealed_piece_keeps_ids_in_runs() -> None:

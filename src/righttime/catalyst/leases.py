@@ -1,7 +1,7 @@
 """Leases: a query's claim that the hot rows it is reading stay in memory until it has finished.
 
 In: registrations and releases, with the time passed in.
-Out: the newest row of a lane that may be freed; whether a materialization has to wait for a query that was refused once.
+Out: the rows of a lane that may be freed; whether a materialization has to wait for a query that was refused once.
 Promise: a row inside a live lease is never freed, and a query is refused at most once in a row.
 """
 
@@ -11,13 +11,16 @@ from dataclasses import dataclass
 LaneKey = tuple[str, str]
 """A table and a source."""
 
+Span = tuple[int, int]
+"""Row ids from the first to the last."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:
     """Row-id intervals that one query holds."""
 
     lease_id: int
-    intervals: Mapping[LaneKey, tuple[int, int]]
+    intervals: Mapping[LaneKey, Span]
     granted_s: float
     expires_s: float
 
@@ -31,7 +34,7 @@ class LeaseTable:
         self._next_id = 1
 
     def register(
-        self, intervals: Mapping[LaneKey, tuple[int, int]], *, stored: Mapping[LaneKey, int], now_s: float, ttl_s: float, ticket: int | None = None
+        self, intervals: Mapping[LaneKey, Span], *, stored: Mapping[LaneKey, int], now_s: float, ttl_s: float, ticket: int | None = None
     ) -> Lease | None:
         """Hold the intervals, or return None if a row in them was materialized since the query looked (it must look again)."""
         wanted = {lane: span for lane, span in intervals.items() if span[0] <= span[1]}
@@ -39,7 +42,7 @@ class LeaseTable:
             return None
         return self.hold(wanted, now_s=now_s, ttl_s=ttl_s, ticket=ticket)
 
-    def hold(self, intervals: Mapping[LaneKey, tuple[int, int]], *, now_s: float, ttl_s: float, ticket: int | None = None) -> Lease:
+    def hold(self, intervals: Mapping[LaneKey, Span], *, now_s: float, ttl_s: float, ticket: int | None = None) -> Lease:
         """Hold the intervals whether materialized or not; the caller knows that the rows are here."""
         lease = Lease(self._take_id(), dict(intervals), now_s, now_s + ttl_s)
         self._live[lease.lease_id] = lease
@@ -68,11 +71,16 @@ class LeaseTable:
         self._live.pop(lease.lease_id, None)
         return now_s <= lease.expires_s
 
-    def row_freeable_max(self, lane: LaneKey, *, stored_id: int, now_s: float) -> int:
-        """Return the newest row of the lane that may leave memory: stored, and below every live lease."""
+    def freeable(self, lane: LaneKey, *, stored_id: int, now_s: float) -> list[Span]:
+        """Return the rows of the lane that may leave memory, stored and in no live lease, as ascending intervals from 0 on."""
         self._live = {lease_id: lease for lease_id, lease in self._live.items() if lease.expires_s > now_s}
-        floors = (lease.intervals[lane][0] - 1 for lease in self._live.values() if lane in lease.intervals)
-        return min(stored_id, min(floors, default=stored_id))
+        found: list[Span] = []
+        low = 0
+        for first_id, last_id in sorted(lease.intervals[lane] for lease in self._live.values() if lane in lease.intervals):
+            if low < min(first_id, stored_id + 1):
+                found.append((low, min(first_id - 1, stored_id)))
+            low = max(low, last_id + 1)
+        return [*found, (low, stored_id)] if low <= stored_id else found
 
     def __len__(self) -> int:
         return len(self._live)

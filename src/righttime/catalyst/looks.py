@@ -83,8 +83,8 @@ class Looks(CatalystMemory):
         """Hold rows of an earlier state, stored or not; None if some of them have left memory."""
         with self.lock:
             wanted = {lane: span for lane, span in intervals.items() if span[0] <= span[1]}
-            for (table, source), (first_id, _) in wanted.items():
-                if table not in self.tables or source not in self.tables[table].lanes or not self.tables[table].lanes[source].holds(first_id):
+            for (table, source), span in wanted.items():
+                if table not in self.tables or source not in self.tables[table].lanes or not self.tables[table].lanes[source].holds(*span):
                     return None, {}
             lease = self.leases.hold(wanted, now_s=self.clock.monotonic_s(), ttl_s=self._settings.lease_ttl_s)
             return lease, self._slices(wanted)

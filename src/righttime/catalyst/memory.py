@@ -60,7 +60,7 @@ class CatalystMemory:
         """Let rows go that are stored and that no query holds; the caller has the lock."""
         now_s = self.clock.monotonic_s()
         for lane in table.lanes.values():
-            table.discount(lane.free(self.leases.row_freeable_max((table.name, lane.source), stored_id=lane.stored_id, now_s=now_s)))
+            table.discount(lane.free(self.leases.freeable((table.name, lane.source), stored_id=lane.stored_id, now_s=now_s)))
 
     def _add(self, table: MemoryTable, lane: Lane, content: Sequence[Rows | Operations]) -> None:
         chunks, operations = rows_and_operations(content)

@@ -132,7 +132,11 @@ class Room:
 
 
 def _in_memory_runs(lane: Lane) -> list[list[Piece]]:
-    """Return neighbouring pieces in memory, oldest first; no run joins committed rows and uncommitted ones, which a rollback takes out alone."""
-    committed_id = lane.times.committed_id
-    runs = groupby(lane.pieces, key=lambda piece: (piece.content.in_memory, piece.last_id <= committed_id))
-    return [list(pieces) for (in_memory, _), pieces in runs if in_memory]
+    """Return neighbouring pieces in memory, oldest first, as far as they leave it together: a rollback takes out uncommitted rows alone, stored ones
+    are here for a query only, and what was between two others and is gone divides what such a query needs from the rest.
+    """
+    committed_id, stored_id = lane.times.committed_id, lane.stored_id
+    runs = groupby(
+        lane.pieces, key=lambda piece: (piece.content.in_memory, piece.last_id <= committed_id, piece.last_id <= stored_id, lane.holes_before(piece))
+    )
+    return [list(pieces) for (in_memory, *_), pieces in runs if in_memory]

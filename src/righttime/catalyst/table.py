@@ -94,8 +94,8 @@ class Lane:
     """What one source put into one table: rows, and operations, each with an id of its own.
 
     `stored_id`: rows up to it are in the warehouse. `logged_id`: rows up to it are in the write-ahead log or stored.
-    `stored_us`: newest commit time of this source that the warehouse table contains. `freed_id`: rows up to it are gone from memory;
-    the first piece does not tell, because the ids before it may be those of other lanes.
+    `stored_us`: newest commit time of this source that the warehouse table contains. `freed`: intervals of ids whose rows are gone from memory,
+    ascending, with pieces between them; the pieces do not tell, because the ids between them may be those of other lanes.
     """
 
     source: str
@@ -106,10 +106,10 @@ class Lane:
     stored_us: int = 0
     logged_id: int = 0
     logged_us: int = 0
-    freed_id: int = field(init=False)
+    freed: list[tuple[int, int]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.freed_id = self.stored_id
+        self.freed = [(0, self.stored_id)]
 
     def add(self, chunks: Iterable[Rows], ids: RowIds, operations: Sequence[Operations] = ()) -> None:
         """Take the next part of a transaction in, rows before operations."""
@@ -199,19 +199,44 @@ class Lane:
         del self.operations[:done]
         return rows
 
-    def holds(self, first_id: int) -> bool:
-        """Tell whether no row at or above `first_id` has been freed yet."""
-        return first_id > self.freed_id
+    def holds(self, first_id: int, last_id: int) -> bool:
+        """Tell whether no row with first_id <= id <= last_id has been freed yet."""
+        place = bisect_left(self.freed, first_id, key=lambda span: span[1])
+        return place == len(self.freed) or self.freed[place][0] > last_id
 
-    def free(self, row_id: int) -> list[Piece]:
-        """Drop whole pieces with ids at or below `row_id`, one contiguous block, and return them."""
-        keep = bisect_right(self.pieces, row_id, key=lambda piece: piece.last_id)
-        freed = self.pieces[:keep]
-        del self.pieces[:keep]
+    def holes_before(self, piece: Piece) -> int:
+        """Return a number that neighbouring pieces share if no rows between them have been freed."""
+        return bisect_left(self.freed, piece.first_id, key=lambda span: span[0])
+
+    def free(self, spans: Sequence[tuple[int, int]]) -> list[Piece]:
+        """Drop the pieces that lie whole within one of the ascending intervals, and return them."""
+        freed: list[Piece] = []
+        for start, stop in reversed(self._places_within(spans)):
+            freed[:0] = self.pieces[start:stop]
+            if start < stop:
+                self.freed.append((self.pieces[start].first_id, self.pieces[stop - 1].last_id))
+                del self.pieces[start:stop]
         if freed:
-            self.freed_id = freed[-1].last_id
+            self._join_freed()
         self.times.forget(self.stored_id)
         return freed
+
+    def _places_within(self, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        return [
+            (bisect_left(self.pieces, low, key=lambda piece: piece.first_id), bisect_right(self.pieces, high, key=lambda piece: piece.last_id))
+            for low, high in spans
+        ]
+
+    def _join_freed(self) -> None:
+        """Keep one interval where no piece is left between two: so there are never more of them than pieces, and one."""
+        joined: list[tuple[int, int]] = []
+        for first_id, last_id in sorted(self.freed):
+            next_piece = bisect_right(self.pieces, joined[-1][1], key=lambda piece: piece.first_id) if joined else 0
+            if joined and (next_piece == len(self.pieces) or self.pieces[next_piece].first_id > first_id):
+                joined[-1] = (joined[-1][0], max(joined[-1][1], last_id))
+            else:
+                joined.append((first_id, last_id))
+        self.freed = joined
 
     def has(self, pieces: Sequence[Piece]) -> bool:
         """Tell whether these pieces are here, one after the other."""
