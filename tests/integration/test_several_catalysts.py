@@ -412,6 +412,41 @@ def test_a_commit_in_doubt_is_before_what_follows_once_its_catalyst_answers_agai
             assert behind > first._engine.catalyst.head.source("loader").last.time_us
 
 
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_commit_that_ctrl_c_left_in_doubt_is_before_what_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answered: bool) -> None:
+    """It came before the answer, or after it and before anybody had looked at it: the commit is made, and what is loaded elsewhere then is later."""
+    with (
+        served(tmp_path / "a", clock=SteppedClock(now_s=1e9 + 1)) as first,
+        served(tmp_path / "b", clock=SteppedClock(now_s=1e9)) as second,
+        opened(first, second) as wh,
+    ):
+        wh.create_table("ahead", "n INT")
+        wh.create_table("behind", "n INT")
+        transport = next(member for member in wh._members.all if "ahead" in member.tables).transport
+        attempt = transport._attempt
+
+        def interrupted(action: str, frame: Any, timeout_s: float) -> Any:
+            answer = attempt(action, frame, timeout_s)
+            if action == "session.commit":
+                raise KeyboardInterrupt
+            return answer
+
+        def interrupted_after(*_: Any) -> None:
+            raise KeyboardInterrupt
+
+        with wh.producer(name="loader") as load:
+            assert isinstance(load, GroupProducer)
+            load.insert("ahead", (1,))
+            with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+                patched.setattr(*((load._clock, "note", interrupted_after) if answered else (transport, "_attempt", interrupted)))
+                load.commit()
+            load.rollback()
+            load.insert("behind", (1,))
+            behind = load.commit().commit.time_us
+        ahead = first._engine.catalyst.head.source("loader").last
+        assert ahead.number == 1 and behind > ahead.time_us
+
+
 def test_who_may_only_read_asks_a_group_whose_clocks_differ(tmp_path: Path) -> None:
     """A reader sets no clock ahead. It need not, where its question may be as old as the clocks are apart; else it is told what keeps it."""
     clocks = [SteppedClock(now_s=1e9), SteppedClock(now_s=1e9 + 3)]

@@ -140,8 +140,10 @@ class GroupWarehouse(ServiceHandle):
     def adopt(self, table: str) -> int:
         """Take over what another Delta writer did to a table, as one commit of the source `delta.<table>`; return the owner's state."""
         owner = self._members.owner(table)
-        self._clock.doubt(owner)  # its commit has a time that nobody tells us
-        return owner.warehouse.adopt(table)
+        try:
+            return owner.warehouse.adopt(table)
+        finally:
+            self._clock.doubt(owner)  # its commit has a time that nobody tells us; not before it is made, or somebody could ask for it too early
 
     # -- receipts ----------------------------------------------------------------------------------------------------
 

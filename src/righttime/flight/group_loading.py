@@ -117,10 +117,10 @@ class GroupProducer(ProducerFace):
             self._clock.bring(member)
             try:
                 published = producer.commit(materialize=materialize, durability=durability, batch_id=batch_id)
-            except RightTimeError:
+                self._clock.note(member, published.commit.time_us)
+            except BaseException:  # Ctrl-C, too, leaves a commit whose time nobody has noted
                 self._clock.doubt(member)
                 raise
-            self._clock.note(member, published.commit.time_us)
             self._entered = {}
             return published
 
