@@ -157,9 +157,9 @@ class GroupSnapshots:
 
     # -- rows --------------------------------------------------------------------------------------------------------
 
-    def rows(self, table: RemoteTable) -> pa.Table:
-        """Return a table at the cut as Arrow, without Spark."""
-        return self._members.owner(table.schema.name).snapshots.rows(table)
+    def rows(self, table: RemoteTable, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return a table at the cut, or some of its columns, as Arrow, without Spark."""
+        return self._members.owner(table.schema.name).snapshots.rows(table, columns)
 
     def relation(self, spark: SparkOwner, child: Any, table: RemoteTable) -> tuple[Any, object]:
         """Return a fresh relation of a table at the cut."""

@@ -42,17 +42,14 @@ class HeldTable:
     files: Sequence[str]
     hidden: Mapping[str, Numbers]
     kept: object
-    stored: Callable[[], pa.Table]
-    reading: threading.Lock = field(default_factory=threading.Lock)
+    stored: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
 
     def batches(self, places: Sequence[int], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of some of the files, batch by batch."""
+        """Yield the rows of some of the files, batch by batch; always the same ones in the same order, so that a reader can go on where it was."""
         for place in places:
             path = self.files[place]
             if path == STORED:
-                with self.reading:  # what is held in a database is one connection
-                    rows = self.stored()
-                yield from rows.select(list(columns)).to_batches(max_chunksize=BATCH_ROWS)
+                yield from self.stored(columns)
             else:
                 yield from _visible(_batches(path, self.schema, columns), self.hidden.get(path))
 
@@ -126,8 +123,8 @@ class HeldSnapshots:
             found = self._snapshots.with_images(table, ())
             found = replace(found, paths=[STORED, *found.paths])
 
-        def stored() -> pa.Table:
-            return table.stored.rows(table.schema, table.version, rows=table.rows_stored, hidden=table.hidden.stored)
+        def stored(columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+            return table.stored.pieces(table.schema, columns, hidden=table.hidden.stored)
 
         hidden = {path: np.sort(positions) for path, positions in found.hidden.items() if len(positions) and path in set(found.paths)}
         return HeldTable(table.schema, found.paths, hidden, found.images, stored)

@@ -140,10 +140,10 @@ class RemoteSnapshots:
         hidden = {path: np.frombuffer(answer.parts[place], dtype="<i8") for path, place in table.mapping("hidden").items()}
         return RemoteTable(self._schemas[name], table.number("version"), table.listed("files"), hidden, snapshot_id, places)
 
-    def rows(self, table: RemoteTable) -> pa.Table:
-        """Return this table at the cut as Arrow, without Spark."""
-        places = list(range(len(table.files)))
-        return self._transport.rows({"snapshot": table.snapshot_id, "table": table.schema.name, "places": places, "columns": table.schema.columns.names})
+    def rows(self, table: RemoteTable, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return this table at the cut, or some of its columns, as Arrow, without Spark."""
+        names = table.schema.columns.names if columns is None else list(columns)
+        return self._transport.rows({"snapshot": table.snapshot_id, "table": table.schema.name, "places": list(range(len(table.files))), "columns": names})
 
     def relation(self, spark: SparkOwner, child: Any, table: RemoteTable) -> tuple[Any, object]:
         """Return a fresh relation: files where they can be read, else rows from the service; the service keeps what is needed."""
@@ -177,6 +177,11 @@ class RemoteConsumer(Consumer):
     """Runs queries here; safe to call from any thread."""
 
     _snapshots: Any
+
+    def _rows(self, table: Any, columns: Sequence[str] | None) -> pa.Table:
+        """Let the service send what is wanted, and nothing else."""
+        rows: pa.Table = self._snapshots.rows(table, None if columns is None else list(dict.fromkeys(columns)))
+        return rows if columns is None else rows.select(columns)
 
     def issue(self, snapshot: Any, contract: Contract, *, query: str, parameters: tuple[str, ...], rows: int, digest: str) -> Receipt:
         """Have the service seal and keep the receipt: it knows what was read."""

@@ -79,11 +79,12 @@ class Consumer(SqlAnswers):
             raise UnknownTable(table=table, known=", ".join(sorted(self._schemas)) or "none")
         chosen = self._chosen(self._schemas[name], columns)
 
-        def rows_of(tables: Mapping[str, TableSnapshot]) -> pa.Table:
-            rows = self._snapshots.rows(tables[name])
-            return rows if columns is None else rows.select(chosen)
+        taken = self._snapshots.take([name], contract)
+        return self.answer(read_text(name, columns and chosen), (), contract, taken, lambda tables: self._rows(tables[name], columns and chosen))
 
-        return self.answer(read_text(name, columns and chosen), (), contract, self._snapshots.take([name], contract), rows_of)
+    def _rows(self, table: TableSnapshot, columns: Sequence[str] | None) -> pa.Table:
+        rows = self._snapshots.rows(table)
+        return rows if columns is None else rows.select(columns)
 
     def _chosen(self, schema: TableSchema, columns: Sequence[str] | None) -> list[str]:
         known = {name.lower(): name for name in schema.columns.names}

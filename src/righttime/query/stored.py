@@ -5,7 +5,7 @@ Out: file lists where there are files, else rows and Spark relations.
 Promise: what is returned for a version is exactly its content, without the hidden rows, until `close`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,6 +31,10 @@ class StoredTables(Protocol):
 
     def rows(self, table: TableSchema, version: int, *, rows: int, hidden: Mapping[str, Numbers]) -> pa.Table:
         """Return the rows of a version without the hidden ones."""
+        ...
+
+    def pieces(self, table: TableSchema, columns: Sequence[str], *, hidden: Mapping[str, Numbers]) -> Iterator[pa.RecordBatch]:
+        """Yield some columns of the rows as they are read, where they are not in files; the same ones in the same order each time."""
         ...
 
     def frame(self, child: Any, table: TableSchema, *, hidden: Mapping[str, Numbers]) -> Any:
@@ -66,6 +70,9 @@ class FileTables:
     def rows(self, table: TableSchema, version: int, *, rows: int, hidden: Mapping[str, Numbers]) -> pa.Table:
         return read_files(table, self.files(table, version, rows=rows), hidden)
 
+    def pieces(self, table: TableSchema, columns: Sequence[str], *, hidden: Mapping[str, Numbers]) -> Iterator[pa.RecordBatch]:
+        raise AssertionError("a Delta table is read by its files")
+
     def frame(self, child: Any, table: TableSchema, *, hidden: Mapping[str, Numbers]) -> Any:
         raise AssertionError("a Delta table is read by its files")
 
@@ -87,6 +94,9 @@ class HeldTables:
 
     def rows(self, table: TableSchema, version: int, *, rows: int, hidden: Mapping[str, Numbers]) -> pa.Table:
         return self._held.rows(table.name, hidden=hidden)
+
+    def pieces(self, table: TableSchema, columns: Sequence[str], *, hidden: Mapping[str, Numbers]) -> Iterator[pa.RecordBatch]:
+        return self._held.pieces(table.name, columns, hidden=hidden)
 
     def frame(self, child: Any, table: TableSchema, *, hidden: Mapping[str, Numbers]) -> Any:
         return postgres_frame(child, self._held, table, hidden=hidden)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import psycopg
 import pyarrow as pa
@@ -22,6 +23,8 @@ from righttime.warehouse.postgres_catalog import Found, look_up, require
 from righttime.warehouse.postgres_places import places_of
 from righttime.warehouse.postgres_scan import TableScan, selected
 from righttime.warehouse.store import EVERYTHING, Positions, Ranges, StoredRows
+
+_Piece = TypeVar("_Piece")
 
 
 def hold(pool: Pool, tables: Sequence[TableSchema], versions: Mapping[str, int], *, reserves: int = 0) -> Held | None:
@@ -67,18 +70,25 @@ class Held:
 
     def rows(self, table: str, *, hidden: Mapping[str, Positions] | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         """Return a table without the rows at the `hidden` positions, of which `check` says that they are there."""
-        schema, found = self._tables[table]
+        schema, _ = self._tables[table]
         names = schema.columns.names if columns is None else columns
-        gone = places_of(found, hidden or {}).ctids
         with self._guard:
-            parts = list(self.reading(table).without(names, gone))
+            parts = list(self.pieces(table, names, hidden=hidden))
         return pa.Table.from_batches(parts, schema=selected(schema, names))
+
+    def pieces(self, table: str, columns: Sequence[str], *, hidden: Mapping[str, Positions] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the same rows as they are read, always in the same order; other readers may take their pieces in between."""
+        gone = places_of(self._tables[table][1], hidden or {}).ctids
+        return self._in_turns(self.reading(table).without(columns, gone))
 
     def scan(self, table: str, columns: Sequence[str], *, ranges: Ranges = EVERYTHING) -> Iterator[StoredRows]:
         """Yield the rows in pieces, with their positions; with `ranges`, those outside of one may be missing."""
-        pieces = self.reading(table).rows(columns, ranges=ranges)
+        return self._in_turns(self.reading(table).rows(columns, ranges=ranges))
+
+    def _in_turns(self, pieces: Iterator[_Piece]) -> Iterator[_Piece]:
         while True:
             with self._guard:
+                self._open()  # once it is given back, the connection is somebody else's
                 piece = next(pieces, None)
             if piece is None:
                 return
