@@ -1,10 +1,15 @@
 """Settings: how large they may be."""
 
 import math
+import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from righttime.errors import BadSetting
+import righttime as rt
+from righttime.errors import BadSetting, ServiceUnreachable
+from righttime.flight.warehouse import CLIENT_SETTINGS
 from righttime.settings import COUNT_MAX, MIB, SECONDS_MAX, Settings, load_settings
 
 SECONDS = [name for name, field in Settings.model_fields.items() if field.annotation is float]
@@ -36,3 +41,23 @@ def test_the_greatest_values_are_accepted() -> None:
     for name, value in (("lock_wait_s", 2_147_484), ("sources_max", 4097), ("message_bytes_max", 2001 * MIB)):
         with pytest.raises(BadSetting):
             load_settings(**{name: value})
+
+
+@pytest.mark.parametrize("address", ["righttime://127.0.0.1:1", "righttime://127.0.0.1:1,127.0.0.1:2"])
+def test_a_client_refuses_what_only_the_service_can_honour(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it connects, if it is given in the call; the environment may be that of a service, too. What is the client's own is taken."""
+    for name in sorted(Settings.model_fields.keys() - CLIENT_SETTINGS):
+        given: dict[str, Any] = {name: 1}
+        with pytest.raises(BadSetting, match=f"{name}.*for the service: RIGHTTIME_{name.upper()}"):
+            rt.open(address, **given)
+    monkeypatch.setenv("RIGHTTIME_MEMORY_BYTES_MAX", "1000")
+    own: dict[str, Any] = {name: getattr(Settings(), name) for name in CLIENT_SETTINGS} | {"reconnect_s": 0}
+    with pytest.raises(ServiceUnreachable):
+        rt.open(address, **own)
+
+
+def test_the_page_says_which_settings_are_the_clients() -> None:
+    """One sentence names them all."""
+    page = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
+    (sentence,) = re.findall(r"A client of a service has its own for (.*?);", page.read_text(), re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", sentence)) == CLIENT_SETTINGS

@@ -28,13 +28,13 @@ from righttime.flight.group_verify import verify_whole
 from righttime.flight.handle import ServiceHandle, close_producers
 from righttime.flight.reading import RemoteConsumer
 from righttime.flight.transport import SCHEME, Target
-from righttime.flight.warehouse import RemoteWarehouse, open_remote
+from righttime.flight.warehouse import RemoteWarehouse, client_settings, open_remote
 from righttime.ledger.receipts import Receipt, Verification
 from righttime.ledger.sqlite import Loss
 from righttime.pipeline.spark import SparkOwner
 from righttime.query.statement import read_statement
 from righttime.query.verify import refuse_no_receipt
-from righttime.settings import Settings, load_settings
+from righttime.settings import Settings
 from righttime.status import Status
 from righttime.warehouse.store import Collected
 
@@ -59,7 +59,7 @@ def open_service(
     targets = [Target.parse(f"{SCHEME}://{text.removeprefix(f'{SCHEME}://')}", tls_ca=None if tls_ca is None else Path(tls_ca), tls=tls) for text in texts]
     if len(set(targets)) < len(targets) or len(targets) > _MEMBERS_MAX:
         raise NotAWarehouse(path=target.rpartition("@")[2], reason=f"a group names 2 to {_MEMBERS_MAX} services, each once")
-    return GroupWarehouse(targets, Bearer.given(token, token_file), settings=load_settings(**settings), clock=clock or SystemClock())
+    return GroupWarehouse(targets, Bearer.given(token, token_file), settings=client_settings(**settings), clock=clock or SystemClock())
 
 
 class GroupWarehouse(ServiceHandle):

@@ -18,7 +18,7 @@ from righttime.catalyst.producer import Producer
 from righttime.changes.clock import Clock, SystemClock
 from righttime.changes.durations import Duration, duration_us
 from righttime.changes.schema import TableSchema
-from righttime.errors import BadMessage, NotAWarehouse, RightTimeError, UnknownTable, WarehouseClosed
+from righttime.errors import BadMessage, BadSetting, NotAWarehouse, RightTimeError, UnknownTable, WarehouseClosed
 from righttime.flight.access import Bearer
 from righttime.flight.frames import Message
 from righttime.flight.handle import ServiceHandle, close_producers
@@ -42,6 +42,11 @@ from righttime.warehouse.store import Collected
 
 _HELLO_S = 5.0
 
+CLIENT_SETTINGS = frozenset(
+    {"answer_bytes_max", "batch_bytes_max", "call_timeout_s", "policy_poll_s", "queries_max", "reconnect_s", "spark_conf", "spark_master", "wait_s"}
+)
+"""What a client decides for itself; everything else is decided where the warehouse is open."""
+
 
 def is_service(target: object) -> bool:
     """Tell whether a target is the address of a service."""
@@ -61,7 +66,17 @@ def open_remote(
     """Open the warehouse that a service has. The token may also come from `RIGHTTIME_TOKEN`; `tls_ca` names the certificates to trust,
     `tls=True` those of the system."""
     address = Target.parse(target, tls_ca=None if tls_ca is None else Path(tls_ca), tls=tls)
-    return RemoteWarehouse(address, Bearer.given(token, token_file), settings=load_settings(**settings), clock=clock or SystemClock())
+    return RemoteWarehouse(address, Bearer.given(token, token_file), settings=client_settings(**settings), clock=clock or SystemClock())
+
+
+def client_settings(**given: Any) -> Settings:
+    """Read the settings of a client; raise `BadSetting` for one that is given by name and that only the service can honour. What the environment or a
+    file says may be meant for both, on the machine where both run."""
+    for name in given:
+        if name in Settings.model_fields and name not in CLIENT_SETTINGS:
+            reason = f"it has no effect at a client; set it for the service: RIGHTTIME_{name.upper()} in its environment, or {name} in its righttime.toml"
+            raise BadSetting(name=name, reason=reason)
+    return load_settings(**given)
 
 
 class Catalog(Mapping[str, Any]):
