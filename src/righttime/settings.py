@@ -71,6 +71,7 @@ class Settings(BaseSettings):
     )
     stream_cache_bytes: Count = Field(default=256 * MIB, ge=0, description="Bytes of segments that all streams together keep in memory.")
     stream_dead_letters_max: Count = Field(default=10_000, ge=0, description="Dead letters that a stream keeps before appends with bad changes are refused.")
+    stream_appends_max: Count = Field(default=10_000, ge=1, description="Appends over the network whose outcome is known if they are sent again, newest first.")
 
     # Flows.
     drain_rows_max: Count = Field(default=100_000, ge=1, description="Changes that one drain takes; more are parted at commits.")

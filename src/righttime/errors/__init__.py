@@ -80,6 +80,8 @@
     │   ├── NotLazy              commit.not_lazy         (retryable)
     │   ├── KeyTaken             key.taken
     │   ├── CommitUnknown        commit.unknown          (retryable)
+    │   │   ├── AppendUnknown    append.unknown          (retryable)
+    │   │   └── AppendForgotten  append.forgotten
     │   └── ProducerClosed       producer.closed
     ├── WarehouseError           the folder or one of its tables cannot be used
     │   ├── NotAWarehouse        warehouse.not_one
@@ -120,7 +122,19 @@
 A class's docstring is its message: a format string over the error's context. Its last sentence is the way out.
 """
 
-from righttime.errors.commits import CatalystFull, CommitFailed, CommitUnknown, KeyTaken, LogFull, NotLazy, NotStored, ProducerClosed, StoringFailed
+from righttime.errors.commits import (
+    AppendForgotten,
+    AppendUnknown,
+    CatalystFull,
+    CommitFailed,
+    CommitUnknown,
+    KeyTaken,
+    LogFull,
+    NotLazy,
+    NotStored,
+    ProducerClosed,
+    StoringFailed,
+)
 from righttime.errors.flows import (
     BadDeclaration,
     BadExpression,
@@ -238,6 +252,8 @@ __all__ = [
     "AdoptionRefused",
     "AnswerTooLarge",
     "AnswerUnreadable",
+    "AppendForgotten",
+    "AppendUnknown",
     "AsOfUnavailable",
     "BadDeclaration",
     "BadExpression",

@@ -68,6 +68,21 @@ class CommitUnknown(CommitError):
     retryable = True
 
 
+class AppendUnknown(CommitUnknown):
+    """Nobody can say whether the append to stream {stream} was taken: {reason}.
+    Append the same changes again with the same handle of the warehouse: they are taken at most once; or look at the last commit of the stream."""
+
+    code = "append.unknown"
+
+
+class AppendForgotten(CommitUnknown):
+    """An append to stream {stream} was sent before, and nobody knows any more whether it was taken: {reason}.
+    Look with last and changes() whether it is there, and append it again if not."""
+
+    code = "append.forgotten"
+    retryable = False
+
+
 class ProducerClosed(CommitError):
     """Producer {source!r} is closed. Open another with Warehouse.producer()."""
 

@@ -1,4 +1,4 @@
-"""Appends to streams: source transactions, heartbeats, and dead letters that are taken again.
+"""Appends to streams: source transactions and heartbeats.
 
 In: changes of a transaction over one or several streams.
 Out: one commit in all of them.
@@ -7,19 +7,19 @@ Promise: an append is durable and visible in all its streams when it returns, or
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import numpy as np
-
 from righttime.errors import LogFull
-from righttime.errors.flows import BadStream, StreamTime, UnknownLetter
+from righttime.errors.flows import BadStream, StreamTime
 from righttime.queues.commits import share_of
-from righttime.queues.declared import Appended, ChangesIn, StreamSchema, rows_given
-from righttime.queues.feed import Feed, Work
+from righttime.queues.declared import Appended, ChangesIn, StreamSchema, check_transaction, rows_given
+from righttime.queues.feed import Answer, Feed, Work
 from righttime.queues.index import Numbers
 from righttime.queues.intake import Given, take_in
-from righttime.queues.letters import Letter, from_text, letters_of
+from righttime.queues.known import AppendId, Outcome
+from righttime.queues.letters import letters_of
 from righttime.queues.open_stream import OpenStream
 from righttime.queues.reading import ReadableStreams
 from righttime.queues.segments import SegmentCache
@@ -34,6 +34,20 @@ Result = TypeVar("Result")
 CATALOGUE = "stream.json"
 _BESIDE_BYTES = 32
 _AHEAD_US = 24 * 3600 * 1_000_000  # a time zone that was forgotten is less; nothing earlier could be committed to the stream any more
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How an append is made: the source's name and time for it, the id under which it may come again, and whether it goes straight into a segment."""
+
+    transaction: str | None = None
+    time_us: int | None = None
+    append_id: AppendId | None = None
+    straight: bool = False
+
+    def answer(self, appended: Appended) -> Answer | None:
+        """Return what is kept for when it comes again."""
+        return None if self.append_id is None else (self.append_id, Outcome(appended))
 
 
 class FedStreams(ReadableStreams):
@@ -60,25 +74,38 @@ class FedStreams(ReadableStreams):
             schema = StreamSchema.from_json(path.read_text(encoding="utf-8"))
             self._streams[schema.name] = OpenStream(schema, path.parent, self._cache, self._seen)
 
-    def append(self, changes: Mapping[str, ChangesIn], *, transaction: str | None = None, time_us: int | None = None, tapping: bool = False) -> Appended:
+    def append(
+        self,
+        changes: Mapping[str, ChangesIn],
+        *,
+        transaction: str | None = None,
+        time_us: int | None = None,
+        tapping: bool = False,
+        append_id: AppendId | None = None,
+    ) -> Appended:
         """Append one source transaction, to all its streams at once; raise the first fault of a stream that takes no bad changes.
 
         Streams of tables are fed by their taps only; as a table may be larger than the feed log, much of it goes straight into a segment.
+        One that was taken under the same id is answered as it was then. Raises `AppendForgotten`.
         """
         self._refuse_spelt_twice(changes)
         for name in changes:
             if not tapping and (table := self.schema(name).table) is not None:
                 raise BadStream(stream=name, reason=f"it has the changes of table {table!r}; change the table")
-        if transaction is not None and not _is_text(transaction):
-            raise BadStream(stream=", ".join(changes), reason=f"{transaction!r} as the name of a transaction is no text")
+        check_transaction(transaction, changes)
         givens = [self._given(name, rows_given(name, one)) for name, one in changes.items()]
-        straight = tapping and any(self._is_large(given) for given in givens)
-        return self._take(lambda: [self._work(given, transaction, time_us) for given in givens], transaction=transaction, time_us=time_us, straight=straight)
+        terms = Terms(transaction, time_us, append_id, straight=tapping and any(self._is_large(given) for given in givens))
+        return self._take(lambda: [self._work(given, transaction, time_us) for given in givens], ", ".join(changes), terms)
 
     def _is_large(self, given: Given) -> bool:
         """Tell whether changes are too many for a record of the log; what it has of each beside its columns counts as well."""
         size: int = given.rows.nbytes + _BESIDE_BYTES * given.rows.num_rows
         return size > min(self._settings.stream_log_bytes, self._settings.log_bytes_max // 2)
+
+    @property
+    def known_appends(self) -> int:
+        """How many appends with an id there were: what a client remembers with the next one."""
+        return self._feed.known.mark
 
     def _refuse_spelt_twice(self, names: Iterable[str]) -> None:
         """Refuse one stream under two spellings: both parts would be judged, and numbered, as if the other were not there."""
@@ -88,65 +115,25 @@ class FedStreams(ReadableStreams):
             if first is not name:
                 raise BadStream(stream=self.schema(name).name, reason=f"{first!r} and {name!r} are the same stream; give all its changes under one of them")
 
-    def replay(self, name: str, numbers: Iterable[int] | None = None, *, time_us: int | None = None) -> Appended:
-        """Append dead letters again, all or some; what fails again stays a dead letter, and is counted as rejected."""
-        wanted = None if numbers is None else set(numbers)
-        return self._take(lambda: [self._replayed(name, wanted, time_us)], transaction=None, time_us=time_us)
-
-    def _replayed(self, name: str, numbers: Iterable[int] | None, time_us: int | None) -> Work:
-        """Choose letters and judge them; the caller has the feed lock, so that nobody else takes or discards them meanwhile."""
-        letters = self._letters(name, numbers)
-        images = [from_text(letter["change"]) for letter in letters]
-        # Letters are changes of their own, whatever lies beside them.
-        units = np.repeat(np.arange(len(images)), [len(change) for change in images])
-        given = self._given(name, [image for change in images for image in change], units)
-        work = self._judged(given, time_us, letters_more=len(letters))
-        resolved = [letter["number"] for letter, change in zip(letters, images, strict=True) for _ in change]
-        work.resolved = sorted({number for number, taken in zip(resolved, given.sound(), strict=True) if taken})
-        work.unresolved = len(letters) - len(work.resolved)
-        return work
-
-    def _letters(self, name: str, numbers: Iterable[int] | None) -> list[Letter]:
-        letters = self._stream(name).letters
-        wanted = None if numbers is None else set(numbers)
-        found = letters.chosen(wanted)
-        if wanted is not None and (unknown := wanted - {letter["number"] for letter in found}):
-            raise UnknownLetter(stream=self.schema(name).name, numbers=", ".join(map(str, sorted(unknown, key=str))))
-        return found
-
-    def discard(self, name: str, numbers: Iterable[int] | None = None) -> int:
-        """Forget dead letters, all or some; return how many."""
-        wanted = None if numbers is None else set(numbers)
-        return self._with_room(lambda: self._discard(name, wanted))
-
-    def _discard(self, name: str, numbers: Iterable[int] | None) -> int:
-        with self._feed.lock:
-            self._check_open()
-            stream = self._stream(name)
-            gone = [letter["number"] for letter in self._letters(name, numbers)]
-            if gone:
-                given = self._given(name, [])
-                plan = stream.plan(given, time_us=None, letters_max=self._settings.stream_dead_letters_max)
-                self._feed.write([Work(stream, given, plan, resolved=gone)], [], time_us=0, transaction=None)
-        return len(gone)
-
     def _given(self, name: str, changes: ChangesIn, units: Numbers | None = None) -> Given:
         stream = self._stream(name)
         schema = stream.schema
         faults_max = self._settings.stream_dead_letters_max if schema.on_bad == "dead_letter" else 1
         return take_in(schema, stream.encoder, changes, faults_max=faults_max, units=units)
 
-    def _take(self, works: Callable[[], list[Work]], *, transaction: str | None, time_us: int | None, straight: bool = False) -> Appended:
+    def _take(self, works: Callable[[], list[Work]], streams: str, terms: Terms) -> Appended:
         """Append what `works` returns, which is called under the feed lock."""
-        if straight:
+        if terms.straight:
             with self._feed.sealer:
-                appended, quiet = self._take_once(works, transaction, time_us, straight=True)
+                appended, quiet = self._take_once(works, streams, terms)
         else:
-            appended, quiet = self._with_room(lambda: self._take_once(works, transaction, time_us))
+            appended, quiet = self._with_room(lambda: self._take_once(works, streams, terms))
+        if quiet is None:
+            return appended
         if appended.rows:
             self._tell(tuple(appended.numbers), appended.time_us, appended.rows)
-        if quiet and time_us is not None:
-            self._tell(quiet, time_us, 0)
+        if quiet and terms.time_us is not None:
+            self._tell(quiet, terms.time_us, 0)
         self._feed.keep_up()
         return appended
 
@@ -160,14 +147,18 @@ class FedStreams(ReadableStreams):
             self._feed.make_room(error.context["size"])
         return write()
 
-    def _take_once(
-        self, works: Callable[[], list[Work]], transaction: str | None, time_us: int | None, *, straight: bool = False
-    ) -> tuple[Appended, Sequence[str]]:
-        """Return what was appended, and the streams that it was only a heartbeat for."""
+    def _take_once(self, works: Callable[[], list[Work]], streams: str, terms: Terms) -> tuple[Appended, Sequence[str] | None]:
+        """Return what was appended, and the streams that it was only a heartbeat for; None for those if it had been appended before."""
         with self._feed.lock:
             self._check_open()
+            if (known := self._known(terms.append_id, streams)) is not None:
+                return known.appended, None
             judged = works()
-            return self._write(judged, transaction, time_us, straight=straight), tuple(work.given.schema.name for work in judged if work.quiet)
+            return self._write(judged, terms), tuple(work.given.schema.name for work in judged if work.quiet)
+
+    def _known(self, append_id: AppendId | None, streams: str) -> Outcome | None:
+        """Return what became of an append that comes again; the caller has the feed lock."""
+        return None if append_id is None else self._feed.known.find(append_id, streams)
 
     def _work(self, given: Given, transaction: str | None, time_us: int | None) -> Work:
         work = self._judged(given, time_us)
@@ -192,21 +183,24 @@ class FedStreams(ReadableStreams):
         if time_us is not None and time_us > self._now_us() + _AHEAD_US:
             raise StreamTime(stream=schema.name, reason=f"the time {time_us} is more than a day ahead; it is given in microseconds since 1970")
 
-    def _write(self, works: list[Work], transaction: str | None, time_us: int | None, *, straight: bool) -> Appended:
+    def _write(self, works: list[Work], terms: Terms) -> Appended:
         changed = [work for work in works if len(work.plan.ops)]
         rejected = sum(len(work.letters) + work.unresolved for work in works)
         if not changed:
+            nothing = Appended({}, 0, 0, rejected)
             if any(work.letters or work.resolved or work.quiet for work in works):
-                self._feed.write(works, [], time_us=time_us or 0, transaction=transaction)
-            return Appended({}, 0, 0, rejected)
+                self._feed.write(works, [], time_us=terms.time_us or 0, transaction=terms.transaction, answer=terms.answer(nothing))
+            return nothing
         names = [work.given.schema.name for work in changed]
         with self._marked(changed):
-            issued_us = self._issue(names, time_us)
+            issued_us = self._issue(names, terms.time_us)
             assert all(issued_us > (work.stream.watermark_us or 0) for work in changed), "commit times increase"
-            shares = [share_of(work.given, work.plan, work.stream.history, time_us=issued_us, transaction=transaction) for work in changed]
-            self._feed.write(works, shares, time_us=issued_us, transaction=transaction, straight=straight)
-        numbers = {share.schema.name: share.number for share in shares}
-        return Appended(numbers, issued_us, sum(share.rows.num_rows for share in shares), rejected)
+            shares = [share_of(work.given, work.plan, work.stream.history, time_us=issued_us, transaction=terms.transaction) for work in changed]
+            numbers = {share.schema.name: share.number for share in shares}
+            appended = Appended(numbers, issued_us, sum(share.rows.num_rows for share in shares), rejected)
+            answer = terms.answer(appended)
+            self._feed.write(works, shares, time_us=issued_us, transaction=terms.transaction, straight=terms.straight, answer=answer)
+        return appended
 
     @contextmanager
     def _marked(self, works: list[Work]) -> Iterator[None]:
@@ -248,14 +242,3 @@ class FedStreams(ReadableStreams):
             except Exception:
                 # The append is durable and visible; whoever fed it must not take it for failed.
                 log.exception("stream.listener_failed", streams=names)
-
-
-def _is_text(given: object) -> bool:
-    """Tell whether something can be written down as a text; bytes that were decoded with `surrogateescape` may not be."""
-    if not isinstance(given, str):
-        return False
-    try:
-        given.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -111,6 +111,16 @@ def rows_given(stream: str, given: Any) -> Any:
     return list(given)
 
 
+def check_transaction(transaction: object, streams: Iterable[str]) -> None:
+    """Raise `BadStream` for a name of a transaction that cannot be written down; bytes that were decoded with `surrogateescape` may not be."""
+    try:
+        if transaction is None or (isinstance(transaction, str) and transaction.encode() is not None):
+            return
+    except UnicodeEncodeError:
+        pass
+    raise BadStream(stream=", ".join(map(str, streams)), reason=f"{transaction!r} as the name of a transaction is no text")
+
+
 @dataclass(frozen=True, slots=True)
 class Appended:
     """What an append did: the commit's number in each stream it changed, its time, rows stored, and changes that became dead letters, or stay some.

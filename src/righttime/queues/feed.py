@@ -17,6 +17,7 @@ from righttime.queues.commits import Share, read_share
 from righttime.queues.feed_log import FeedLog, Record
 from righttime.queues.intake import Given
 from righttime.queues.judge import Plan
+from righttime.queues.known import AppendId, KnownAppends, Outcome
 from righttime.queues.letters import Letter
 from righttime.queues.open_stream import OpenStream, is_new
 from righttime.queues.segments import SegmentCache, joined, write_segment
@@ -41,6 +42,10 @@ class Work:
     quiet: bool = False
 
 
+Answer = tuple[AppendId, Outcome]
+"""What an append that comes again under its id is told."""
+
+
 class Feed:
     """The log of all streams of a folder and what keeps it short. `lock` orders appends, `seen` guards what readers see; who has `sealer`, which comes
     before both, makes segments."""
@@ -53,6 +58,7 @@ class Feed:
         self._streams = streams
         self._cache = cache
         self._closed = False
+        self.known = KnownAppends(appends_max=settings.stream_appends_max)
         self._log = FeedLog(folder, settings=settings)
         self._recover()
 
@@ -70,6 +76,7 @@ class Feed:
             for name, state in head["streams"].items():
                 if name in self._streams or not is_new(state):  # one that was taken back has nothing that could be missing
                     self._stream(name).restore(state)
+            self.known.restore(head.get("appends", {}))
         elif head["kind"] == "heartbeat":
             for name in head["streams"]:
                 self._stream(name).beat(head["time_us"])
@@ -83,16 +90,22 @@ class Feed:
                 self._stream(name).letters.drop(numbers)
             for name in head.get("quiet", ()):
                 self._stream(name).beat(head["time_us"])
+            if "append" in head:
+                name, *outcome = head["append"]
+                self.known.add(AppendId(name, self.known.mark), Outcome.from_record(outcome))
 
     def _stream(self, name: str) -> OpenStream:
         if name not in self._streams:
             raise WarehouseDamaged(path=name, reason="the feed log has changes of a stream whose catalogue is missing")
         return self._streams[name]
 
-    def write(self, works: Iterable[Work], shares: list[Share], *, time_us: int, transaction: str | None, straight: bool = False) -> None:
-        """Make an append durable, then show it; the caller has `lock`, and `sealer` if it goes straight into a segment."""
+    def write(
+        self, works: Iterable[Work], shares: list[Share], *, time_us: int, transaction: str | None, straight: bool = False, answer: Answer | None = None
+    ) -> None:
+        """Make an append durable with what it is answered, then show it; the caller has `lock`, and `sealer` if it goes straight into a segment."""
         works = list(works)
         if straight:
+            assert answer is None, "it would be in the log or nowhere"
             self._write_straight(works, shares)
             return
         head = {
@@ -104,8 +117,12 @@ class Feed:
             "resolved": {work.given.schema.name: work.resolved for work in works if work.resolved},
             "quiet": [work.given.schema.name for work in works if work.quiet],
         }
+        if answer is not None:
+            head["append"] = [answer[0].name, *answer[1].record()]
         stored = [share.stored() for share in shares]
         self._log.append(Record(head, [share.body() for share in shares]))
+        if answer is not None:
+            self.known.add(*answer)
         plans = {work.given.schema.name: work.plan for work in works}
         with self.seen:
             for share, rows in zip(shares, stored, strict=True):
@@ -182,7 +199,9 @@ class Feed:
             self._log.release(before=newest)
 
     def _first_record(self) -> Record:
-        return Record({"kind": "begin", "streams": {name: stream.state() for name, stream in self._streams.items()}})
+        head = {"kind": "begin", "streams": {name: stream.state() for name, stream in self._streams.items()}}
+        known = self.known.state()
+        return Record({**head, "appends": known} if known else head)
 
     def _seal_all(self, *, rows_min: int) -> None:
         for stream in list(self._streams.values()):

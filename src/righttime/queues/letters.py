@@ -5,16 +5,14 @@ Out: a table of them, and the changes again, to be replayed.
 Promise: a letter survives a crash with the append it came from, and stays until it is replayed or discarded. Values come back as they were given.
 """
 
-import base64
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import date, datetime
-from decimal import Decimal
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from righttime.changes.marks import marked, unmarked
 from righttime.changes.types import TIMESTAMP
 from righttime.queues.intake import Given
 
@@ -91,46 +89,9 @@ def letters_of(given: Given, *, first_number: int, time_us: int, transaction: st
 
 def to_text(images: Sequence[Mapping[str, Any]]) -> str:
     """Return rows as JSON; values that JSON has no form for are marked with their type, and halves of characters, which no file can hold, are escaped."""
-    return json.dumps([_marked(image) for image in images], ensure_ascii=False).encode(errors="backslashreplace").decode()
+    return json.dumps([marked(image) for image in images], ensure_ascii=False).encode(errors="backslashreplace").decode()
 
 
 def from_text(text: str) -> list[dict[str, Any]]:
     """Return what `to_text` wrote."""
-    return list(json.loads(text, object_hook=_unmarked))
-
-
-def _marked(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        if all(isinstance(key, str) and not key.startswith("$") for key in value):
-            return {key: _marked(inner) for key, inner in value.items()}
-        return {"$map": [[_marked(key), _marked(inner)] for key, inner in value.items()]}
-    if isinstance(value, tuple):
-        return {"$tuple": [_marked(inner) for inner in value]}
-    if isinstance(value, list | np.ndarray):
-        return [_marked(inner) for inner in value]
-    return next(({mark: write(value)} for mark, kinds, write in _WRITERS if isinstance(value, kinds)), {"$other": repr(value)})
-
-
-def _unmarked(value: dict[str, Any]) -> Any:
-    mark = next(iter(value), "")
-    return _READERS[mark](value[mark]) if mark in _READERS else value
-
-
-_WRITERS: tuple[tuple[str, Any, Callable[[Any], str]], ...] = (
-    ("$bytes", (bytes, bytearray, memoryview), lambda value: base64.b64encode(bytes(value)).decode()),
-    ("$decimal", Decimal, str),
-    ("$timestamp", datetime, datetime.isoformat),
-    ("$date", date, date.isoformat),
-)
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "$bytes": base64.b64decode,
-    "$decimal": Decimal,
-    "$timestamp": datetime.fromisoformat,
-    "$date": date.fromisoformat,
-    "$tuple": tuple,
-    "$map": dict,
-}
+    return list(json.loads(text, object_hook=unmarked))

@@ -2,7 +2,7 @@
 
 In: rows of one source table and what happened to them.
 Out: commits of the stream; its changes.
-Promise: each call is one source transaction. Use `Streams.append` for one over several streams.
+Promise: each call is one source transaction, wherever the stream is. Use `Warehouse.append` for one over several streams.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from righttime.errors.flows import ColumnsChanged, StreamTime
 from righttime.queues.declared import Appended, ChangesIn, StreamCommit, StreamSchema, rows_given
-from righttime.queues.streams import Streams
+from righttime.queues.port import StreamPort
 
 Moment = datetime | int
 """A commit time: an aware datetime, or microseconds since 1970."""
@@ -26,7 +26,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Stream:
     """The handle of one stream."""
 
-    def __init__(self, streams: Streams, name: str, *, bring_up: Callable[[str], None] = lambda name: None) -> None:
+    def __init__(self, streams: StreamPort, name: str, *, bring_up: Callable[[str], None] = lambda name: None) -> None:
         """`bring_up` lets a stream of a table have what happened to it until now."""
         self._streams = streams
         self._bring_up = bring_up

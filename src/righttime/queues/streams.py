@@ -2,7 +2,7 @@
 
 In: declarations of streams, source transactions over one or several of them, times that readers ask for.
 Out: commits, and the changes of any stretch of commit times.
-Promise: a stream is there whole or not at all, and its name is nobody else's in the warehouse; what is fed and read is as `appending` and `reading` promise.
+Promise: a stream is there whole or not at all, and its name is nobody else's in the warehouse; the rest is as `appending`, `replaying` and `reading` promise.
 """
 
 import shutil
@@ -15,14 +15,15 @@ import pyarrow as pa
 from righttime.changes.durations import Duration
 from righttime.errors import NameTaken
 from righttime.errors.flows import StreamExists
-from righttime.queues.appending import CATALOGUE, FedStreams, Issue
+from righttime.queues.appending import CATALOGUE, Issue
 from righttime.queues.declared import OnBad, StreamSchema, Times, declare_stream
 from righttime.queues.open_stream import OpenStream, is_new
+from righttime.queues.replaying import ReplayedStreams
 from righttime.settings import Settings
 from righttime.warehouse.durable import replace, sync_folder
 
 
-class Streams(FedStreams):
+class Streams(ReplayedStreams):
     """The streams in one folder, safe to use from any thread.
 
     `kind_of` says what else of the warehouse has a name, if anything has, and whoever gives names holds `declarations`.
