@@ -6,7 +6,7 @@ Promise: the runner, the catalyst and the streams are the real ones; only the dr
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from righttime.flows.jobs import FlowJob
 from righttime.flows.runner import FlowRunner, Mode
 from righttime.flows.schedule import Schedule, Triggers
 from righttime.flows.work import Work
+from righttime.pipeline.flow import Flow
 from righttime.queues.streams import Streams
 
 OPERATIONS = {(False, True): "insert", (True, True): "update", (True, False): "delete"}
@@ -92,6 +93,24 @@ class PlainEngine:
         return pa.Table.from_pylist(lines, schema=schema)
 
 
+class TotalEngine(PlainEngine):
+    """Keeps in each target one row with the sum of `qty` and the number of rows of its stream, by adding up and taking away, as an aggregate does."""
+
+    def __init__(self, targets: dict[str, str], keys: Sequence[str], *, factor: int = 1) -> None:
+        super().__init__(targets, keys, factor=factor)
+        self._totals = dict.fromkeys(targets, (0, 0))
+
+    def _lines(self, table: str, job: FlowJob) -> pa.Table:
+        before = qty, rows = self._totals[table]
+        for change in job.inputs[self.targets[table]].to_pylist():
+            qty, rows = qty + change["_w"] * (change["qty"] or 0), rows + change["_w"]
+        self._totals[table] = qty, rows
+        assert rows >= 0
+        schema = pa.schema([("one", pa.int32()), ("qty", pa.int64()), ("n", pa.int64()), ("_job", pa.int64()), ("_op", pa.string())])
+        operation = OPERATIONS[before[1] > 0, rows > 0] if before[1] or rows else None
+        return pa.Table.from_pylist([{"one": 1, "qty": qty, "n": rows, "_job": job.number, "_op": operation}] if operation else [], schema=schema)
+
+
 class PlainDrained:
     """What a drain made."""
 
@@ -101,8 +120,11 @@ class PlainDrained:
     def unmet(self, number: int) -> dict[str, int]:
         return {}
 
-    def of_job(self, number: int) -> dict[str, pa.Table]:
-        return {table: lines for table, lines in self._lines.get(number, {}).items() if lines.num_rows}
+    def of_job(self, number: int) -> Iterator[tuple[str, pa.Table]]:
+        return ((table, lines) for table, lines in self._lines.get(number, {}).items() if lines.num_rows)
+
+    def close(self) -> None:
+        """Nothing is in files."""
 
 
 def run_plain(
@@ -116,10 +138,12 @@ def run_plain(
     factor: int = 1,
     held: bool = False,
     name: str = "plain",
+    refresh: str | None = None,
+    kind: "type[PlainEngine] | None" = None,
 ) -> tuple[FlowRunner, PlainEngine]:
-    """Maintain tables that are copies of streams; call `runner.stop()` before the warehouse is closed."""
+    """Maintain tables that are copies of streams; call `runner.stop()` before the warehouse is closed. With `refresh`, as a flow declared so is scheduled."""
     flows, parts = wh._flows("test"), wh._writer("test")
-    engine = PlainEngine(targets, keys, factor=factor)
+    engine = (kind or PlainEngine)(targets, keys, factor=factor)
     if held:
         engine.gate.clear()
     generation = Generation(1, 1, "", tuple(sorted(set(targets.values()))), tuple(targets))
@@ -139,6 +163,11 @@ def run_plain(
         cores=2,
     )
     schedule = Schedule(triggers or Triggers(rows_max=10**9), rows=0, now_s=parts.clock.monotonic_s())
+    if refresh is not None:
+        declared = Flow(name, refresh=refresh)
+        for table, stream in targets.items():
+            declared.stream(stream).into(table, keys=keys)
+        schedule = flows._schedule(declared, link, mode)
     runner = FlowRunner(link, generation.streams, generation.targets, schedule, work, mode=mode, rebuild=rebuild)
     runner.start()
     return runner, engine

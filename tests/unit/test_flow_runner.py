@@ -5,10 +5,10 @@ AT ids are those of the sheet on on-demand ETL. Times are a test's; nobody sleep
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -21,59 +21,9 @@ from righttime.flows.catalogue import Catalogue
 from righttime.flows.runner import FlowRunner
 from righttime.flows.running import RunningFlow
 from righttime.flows.schedule import Triggers
-from righttime.query.contract import Contract, make_contract
 from righttime.testing import ManualClock
-from tests.support.plain_flow import PlainEngine, run_plain, until
-
-SECOND = 1_000_000
-
-
-class Stage:
-    """A warehouse with a stream `s` and its copy `t`, and queries in the background."""
-
-    def __init__(self, folder: Path, *, times: Literal["warehouse", "source"] = "warehouse", **settings: Any) -> None:
-        self.clock = ManualClock(1.0)
-        self.wh = rt.open(folder, clock=self.clock, **settings)
-        self.wh.create_table("t", "k INT NOT NULL, v INT", keys=["k"])
-        self.wh.create_stream("s", "k INT NOT NULL, v INT", keys=["k"], times=times)
-        self.runner: FlowRunner | None = None
-        self.engine: PlainEngine | None = None
-        self.pool = ThreadPoolExecutor(8)
-
-    def run(self, **options: Any) -> None:
-        self.runner, self.engine = run_plain(self.wh, {"t": "s"}, **options)
-
-    def insert(self, k: int, v: int, at_s: float | None = None) -> None:
-        self.wh.stream("s").insert([{"k": k, "v": v}], time=None if at_s is None else round(at_s * SECOND))
-
-    def update(self, k: int, v: int, at_s: float | None = None) -> None:
-        self.wh.stream("s").update([{"k": k, "v": v}], time=None if at_s is None else round(at_s * SECOND))
-
-    def query(self, **contract: Any) -> dict[int, int]:
-        rows = self.wh.read("t", **{"wait": "20s", **contract}).rows()
-        return dict(rows)
-
-    def ask(self, **contract: Any) -> "Future[dict[int, int]]":
-        return self.pool.submit(self.query, **contract)
-
-    def waiting(self, count: int) -> None:
-        """Wait until so many cuts are wanted of the flow."""
-        assert self.runner is not None
-        link = self.runner.link
-        until(self.wh, lambda: len(link.cuts) >= count)
-
-    def published(self) -> int:
-        """Return how many jobs were published."""
-        assert self.runner is not None
-        return len(self.runner.reports())
-
-    def close(self) -> None:
-        if self.runner is not None:
-            if self.engine is not None:
-                self.engine.gate.set()
-            self.runner.stop()
-        self.pool.shutdown()
-        self.wh.close()
+from tests.support.flow_stage import SECOND, Stage, contract_of
+from tests.support.plain_flow import run_plain, until
 
 
 @pytest.fixture
@@ -133,27 +83,6 @@ def test_at_1_cuts(tmp_path: Path) -> None:
         assert strict.result(20) == {1: 11, 2: 20, 3: 30}
     finally:
         stage.close()
-
-
-def test_at_4_a_successor_that_is_faster_is_not_seen(stage: Stage) -> None:
-    """Two queries wait for two jobs of one drain; each sees its own."""
-    stage.run()
-    stage.insert(1, 1)
-    assert stage.query() == {1: 1}
-    assert stage.engine is not None
-    stage.engine.gate.clear()
-    stage.clock.advance(1)
-    stage.update(1, 2)
-    stage.clock.advance(1)
-    first = stage.ask()
-    stage.waiting(1)
-    stage.clock.advance(1)
-    stage.update(1, 3)
-    stage.clock.advance(1)
-    second = stage.ask()
-    stage.waiting(2)
-    stage.engine.gate.set()
-    assert (first.result(20), second.result(20)) == ({1: 2}, {1: 3})
 
 
 def test_at_4_storing_does_not_run_past_a_query_that_waits(stage: Stage) -> None:
@@ -228,60 +157,6 @@ def test_a_nudge_before_the_wait_is_not_lost(stage: Stage) -> None:
         link.nudge()
     assert stage.pool.submit(catalyst.await_cuts, link, timeout_s=60).result(20) == []
     assert not link.nudged
-
-
-def test_at_23_tables_of_one_job_are_shown_together(tmp_path: Path) -> None:
-    """A query over two targets sees both after a job, or neither."""
-    stage = Stage(tmp_path / "wh")
-    try:
-        stage.wh.create_table("u", "k INT NOT NULL, v INT", keys=["k"])
-        stage.runner, stage.engine = run_plain(stage.wh, {"t": "s", "u": "s"})
-        seen = []
-        for value in range(1, 6):
-            (stage.insert if value == 1 else stage.update)(1, value)
-            stage.clock.advance(1)
-            with stage.wh._writer("test").snapshots.take(["t", "u"], _contract()) as snapshot:
-                rows = [stage.wh._writer("test").snapshots.rows(snapshot.tables[name]).to_pylist() for name in ("t", "u")]
-            seen.append(rows)
-        assert seen == [[[{"k": 1, "v": value}]] * 2 for value in range(1, 6)]
-    finally:
-        stage.close()
-
-
-def _contract(*, freshness: str | None = None, wait: str = "20s", on_late: str = "error") -> Contract:
-    return make_contract(freshness=freshness, wait=wait, on_late=on_late, as_of=None, bound_us=None, wait_default_s=20.0)
-
-
-@pytest.mark.parametrize(("bound", "jobs", "seen"), [("10 min", 0, False), ("2 min", 1, True), ("0s", 1, True)])
-def test_at_26_currency(stage: Stage, bound: str, jobs: int, seen: bool) -> None:
-    """A change of 10:01 is not in the snapshot of 10:00; a query of 10:04 may or may not do without it."""
-    stage.run()
-    stage.insert(1, 10)
-    assert stage.query() == {1: 10}
-    until(stage.wh, lambda: stage.published() == 1)
-    stage.clock.advance(60)
-    stage.insert(2, 20)
-    stage.clock.advance(180)
-    assert stage.query(freshness=bound) == ({1: 10, 2: 20} if seen else {1: 10})
-    until(stage.wh, lambda: stage.published() == 1 + jobs)
-
-
-def test_at_27_a_query_that_gives_up_leaves_its_job(stage: Stage) -> None:
-    """The job is published all the same, and the next query has it."""
-    stage.run()
-    assert stage.engine is not None and stage.runner is not None
-    stage.engine.gate.clear()
-    stage.insert(1, 1)
-    with pytest.raises(FreshnessUnavailable, match="is being computed"):
-        stage.query(wait="0s")
-    stage.clock.advance(1)
-    stage.insert(2, 2)
-    after = stage.ask()
-    stage.waiting(2)
-    stage.engine.gate.set()
-    assert after.result(20) == {1: 1, 2: 2}
-    until(stage.wh, lambda: stage.published() == 2)
-    assert [job.rows_in for job in stage.runner.reports()] == [1, 1]
 
 
 def test_at_31_late_commits_go_to_their_own_job(tmp_path: Path) -> None:
@@ -495,7 +370,7 @@ def test_a_late_answer_over_a_flow_and_a_dead_producer_has_one_cut_for_both(stag
     engine = stage.wh._writer("test")
     with engine.catalyst.lock:  # nobody can answer meanwhile
         engine.catalyst.links["lazy"].alive_s = -1e9
-        with engine.snapshots.take(["t", "x"], _contract(wait="0s", on_late="answer")) as snapshot:
+        with engine.snapshots.take(["t", "x"], contract_of(wait="0s", on_late="answer")) as snapshot:
             assert set(snapshot.accuracy.late) == {"lazy", "flow.plain"}
             assert engine.snapshots.rows(snapshot.tables["t"]).to_pylist() == [{"k": 1, "v": 1}]
             assert [cut.last_inside.number for cut in snapshot.streams if cut.last_inside] == [1]
@@ -547,7 +422,7 @@ def test_tolerance_is_for_what_has_not_arrived(tmp_path: Path) -> None:
 
 
 def _cut_of(wh: rt.Warehouse, tables: list[str], freshness: str) -> int:
-    with wh._writer("test").snapshots.take(tables, _contract(freshness=freshness)) as snapshot:
+    with wh._writer("test").snapshots.take(tables, contract_of(freshness=freshness)) as snapshot:
         return snapshot.accuracy.cut_us
 
 
