@@ -22,6 +22,7 @@ from righttime.errors.flows import TableTapped
 from righttime.flows.runner import FlowRunner
 from righttime.flows.running import RunningFlow
 from righttime.flows.schedule import Triggers
+from righttime.flows.table_commits import TableCommits
 from righttime.flows.taps import Taps
 from righttime.service import Engine
 from righttime.testing import ManualClock
@@ -420,8 +421,8 @@ def test_a_table_that_is_larger_than_the_log_is_tapped(tmp_path: Path) -> None:
         assert living(wh) == dict(wh.read("orders").rows())
 
 
-@pytest.mark.parametrize("fails", ["_changes", "_append"])
-def test_a_tap_that_fails_leaves_no_stream(stage: Stage, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+@pytest.mark.parametrize(("part", "fails"), [(TableCommits, "changes"), (Taps, "_append")])
+def test_a_tap_that_fails_leaves_no_stream(stage: Stage, monkeypatch: pytest.MonkeyPatch, part: type, fails: str) -> None:
     """Nor a table that can be stored no more; tapped again, also after a restart, it is as if nothing had been."""
     stage.insert(1, 10)
 
@@ -430,7 +431,7 @@ def test_a_tap_that_fails_leaves_no_stream(stage: Stage, monkeypatch: pytest.Mon
         raise CommitFailed(source="streams", step="feed log", reason="No space left on device")
 
     with monkeypatch.context() as disk:
-        disk.setattr(Taps, fails, full)
+        disk.setattr(part, fails, full)
         with pytest.raises(CommitFailed, match="No space left"):
             stage.wh.tap("orders")
     assert stage.wh.streams() == []

@@ -1,22 +1,18 @@
 """Taps: streams of what happens to a table of the warehouse itself.
 
 In: a table with unique keys, and times up to which a flow, or storing, needs its changes.
-Out: appends to the table's stream: rows that ended, and rows that came into being, since the last time.
-Promise: the table at the stream's watermark is exactly what the stream's changes add up to, after a crash too: what the stream takes is durable in the
-table before. Nothing is stored from beyond the watermark before the stream has it: stored rows carry no commit time, and could not be told apart any more.
+Out: the commits to the table since the last time as commits of its stream, each at its own time.
+Promise: the table at any time up to the stream's watermark is exactly what the stream's changes until then add up to, after a crash too: what the stream
+takes is durable in the table before. Nothing is stored from beyond the watermark before the stream has it: stored rows carry no commit time, and could
+not be told apart any more. So it does not depend on when a stream is pulled what it has.
 """
 
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-import numpy as np
-import pyarrow as pa
-
 from righttime.catalyst.capture import table_complete_us
-from righttime.catalyst.ends import NONE, NOTHING
 from righttime.catalyst.maintainer import Maintainer
-from righttime.catalyst.messages import Accuracy, Look
 from righttime.catalyst.mover import Mover
 from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.table import VERSIONS
@@ -24,9 +20,10 @@ from righttime.catalyst.tapped import Reader, Tapped
 from righttime.changes.schema import TableSchema
 from righttime.errors import RightTimeError
 from righttime.errors.flows import BadStream, ChangeRefused
-from righttime.flows.tap_changes import begun, difference, ended_hot, typed
-from righttime.query.contract import Contract
-from righttime.query.snapshot import Snapshot, Snapshots, TableSnapshot
+from righttime.flows.table_commits import TableCommits
+from righttime.flows.tap_changes import difference
+from righttime.query.snapshot import Snapshots
+from righttime.queues.commits import CommitIn
 from righttime.queues.declared import StreamSchema
 from righttime.queues.streams import Streams
 from righttime.telemetry import get_log
@@ -53,6 +50,7 @@ class Taps:
         self._parts = parts
         self._streams = streams
         self._catalyst = parts.catalyst
+        self._table = TableCommits(parts.catalyst, parts.snapshots, parts.store)
         self._lock = threading.Lock()
         self._streams_of: dict[str, list[str]] = {}
         for name in streams.names():
@@ -177,15 +175,13 @@ class Taps:
                 self._catalyst.tapped[table].pulled(least_us)
 
     def _append(self, schema: StreamSchema, table: str, after_us: int, up_to_us: int) -> None:
-        changes = self._changes(table, after_us, up_to_us)
+        changes, commits = self._table.changes(table, after_us, up_to_us)
         try:
-            if changes.num_rows:
-                self._streams.append({schema.name: changes}, time_us=up_to_us, tapping=True)
+            self._streams.append_commits(schema.name, changes, commits, up_to_us=up_to_us)
         except ChangeRefused as error:
-            changes = difference(self._rows(table, up_to_us), self._streams.table(schema.name, 0, after_us), schema)
+            changes = difference(self._table.rows(table, up_to_us), self._streams.table(schema.name, 0, after_us), schema)
             log.error("tap.mended", stream=schema.name, table=table, rows=changes.num_rows, error=str(error))
-            self._streams.append({schema.name: changes}, time_us=up_to_us, tapping=True)
-        self._streams.heartbeat(schema.name, up_to_us)  # no more than a look if there was an append
+            self._streams.append_commits(schema.name, changes, [CommitIn(changes.num_rows, up_to_us, None)], up_to_us=up_to_us)
 
     # -- what is here, and what is durable ---------------------------------------------------------------------------
 
@@ -222,36 +218,6 @@ class Taps:
             hot = [lane for lane in lanes if lane.times.at(up_to_us) > max(lane.logged_id, lane.stored_id)]
             return min([up_to_us, *(lane.times.time_of(max(lane.logged_id, lane.stored_id) + 1) - 1 for lane in hot)])
 
-    # -- what happened -----------------------------------------------------------------------------------------------
-
-    def _changes(self, table: str, after_us: int, up_to_us: int) -> pa.Table:
-        if after_us == 0:
-            return typed(self._rows(table, up_to_us), "insert")
-        while True:
-            with self._parts.snapshots.take([table], _at(up_to_us)) as snapshot:
-                found = snapshot.tables[table]
-                before = self._catalyst.look([table], Accuracy(after_us, {}))
-                # Rows up to the watermark may have been stored in between, or a step that could store nothing has forgotten what was settled: look again.
-                if (before.versions, before.resets) == (snapshot.look.versions, snapshot.look.resets):
-                    ended = self._ended(found, snapshot, before, after_us)
-                    return pa.concat_tables([typed(ended, "delete"), typed(begun(found, before), "insert")])
-
-    def _rows(self, table: str, up_to_us: int) -> pa.Table:
-        with self._parts.snapshots.take([table], _at(up_to_us)) as snapshot:
-            return self._parts.snapshots.rows(snapshot.tables[table])
-
-    def _ended(self, found: TableSnapshot, snapshot: Snapshot, before: Look, after_us: int) -> pa.Table:
-        """Return the rows that were there at `after_us` and are not at the snapshot's cut."""
-        columns = found.schema.columns
-        ends = snapshot.look.ends.get(found.schema.name)
-        earlier = NOTHING if ends is None else ends.at(after_us)
-        parts = [columns.empty_table(), *ended_hot(found, before, np.setdiff1d(found.hidden.hot, earlier.hot))]
-        for unit, positions in found.hidden.stored.items():
-            new = np.setdiff1d(positions, earlier.stored.get(unit, NONE))
-            if len(new):
-                parts.append(self._parts.store.fetch(found.schema, found.version, unit, new).select(columns.names))
-        return pa.concat_tables(parts)
-
     # -- names and times ---------------------------------------------------------------------------------------------
 
     def _taps(self, streams: Collection[str]) -> list[str]:
@@ -267,8 +233,3 @@ class Taps:
 
     def _least_us(self, table: str) -> int:
         return min(self._watermark_us(name) for name in self._streams_of[table])
-
-
-def _at(time_us: int) -> Contract:
-    """Everything up to there is here, so there is nothing to wait for."""
-    return Contract(0, 0.0, "error", time_us)

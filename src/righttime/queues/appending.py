@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from righttime.errors import LogFull
 from righttime.errors.flows import BadStream, StreamTime
-from righttime.queues.commits import share_of
+from righttime.queues.commits import CommitIn, share_of
 from righttime.queues.declared import Appended, ChangesIn, StreamSchema, check_transaction, rows_given
 from righttime.queues.feed import Answer, Feed, Work
 from righttime.queues.index import Numbers
@@ -193,13 +193,14 @@ class FedStreams(ReadableStreams):
             return nothing
         names = [work.given.schema.name for work in changed]
         with self._marked(changed):
-            issued_us = self._issue(names, terms.time_us)
-            assert all(issued_us > (work.stream.watermark_us or 0) for work in changed), "commit times increase"
-            shares = [share_of(work.given, work.plan, work.stream.history, time_us=issued_us, transaction=terms.transaction) for work in changed]
-            numbers = {share.schema.name: share.number for share in shares}
+            issued_us = max(self._issue(names, given_us) for given_us in _times(changed, terms))
+            shares = [share_of(work.given, work.plan, work.stream.history, work.commits or _one(work, issued_us, terms)) for work in changed]
+            assert all(share.commits.times[0] > (work.stream.watermark_us or 0) for share, work in zip(shares, changed, strict=True)), "commit times increase"
+            numbers = {share.schema.name: int(share.commits.numbers[-1]) for share in shares}
             appended = Appended(numbers, issued_us, sum(share.rows.num_rows for share in shares), rejected)
             answer = terms.answer(appended)
-            self._feed.write(works, shares, time_us=issued_us, transaction=terms.transaction, straight=terms.straight, answer=answer)
+            time_us = issued_us if terms.time_us is None else terms.time_us
+            self._feed.write(works, shares, time_us=time_us, transaction=terms.transaction, straight=terms.straight, answer=answer)
         return appended
 
     @contextmanager
@@ -242,3 +243,12 @@ class FedStreams(ReadableStreams):
             except Exception:
                 # The append is durable and visible; whoever fed it must not take it for failed.
                 log.exception("stream.listener_failed", streams=names)
+
+
+def _times(works: Sequence[Work], terms: Terms) -> list[int | None]:
+    """Return the times that are given for the commits of an append; None is for one whose time is issued."""
+    return [*sorted({commit.time_us for work in works for commit in work.commits})] or [terms.time_us]
+
+
+def _one(work: Work, time_us: int, terms: Terms) -> list[CommitIn]:
+    return [CommitIn(len(work.given.ops), time_us, terms.transaction)]

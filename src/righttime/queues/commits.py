@@ -1,10 +1,11 @@
 """One stream's share of an append: from a plan to stored rows, to a body of the feed log and back.
 
-In: a plan, the rows it refers to, and number, time and transaction of the commit.
+In: a plan, the rows it refers to, and time and transaction of the commit, or of each of several that come together.
 Out: stored rows with all system columns; the same rows from a record after a restart.
 Promise: both ways build the stored rows with the same code, so that a restart changes nothing.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +25,17 @@ _TYPES = pa.array(CHANGE_TYPES)
 
 
 @dataclass(frozen=True, slots=True)
+class CommitIn:
+    """One commit of an append: how many of its rows, and what its source says of it."""
+
+    rows: int
+    time_us: int
+    transaction: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Share:
-    """The rows of one commit in one stream; `since` and `ordinal` are of the images the rows begin or end."""
+    """The rows of commits in one stream; `since` and `ordinal` are of the images the rows begin or end."""
 
     schema: StreamSchema
     rows: pa.RecordBatch  # the user's columns
@@ -33,9 +43,7 @@ class Share:
     since: Numbers
     ordinal: Numbers
     first_seq: int
-    number: int
-    time_us: int
-    transaction: str | None
+    commits: Commits
 
     @property
     def begins(self) -> Flags:
@@ -45,12 +53,12 @@ class Share:
 
     def stored(self) -> pa.Table:
         """Return the rows with all system columns."""
-        count = self.rows.num_rows
+        count, rows = self.rows.num_rows, self._rows_of_commits()
         system = [
             _TYPES.take(pa.array(self.ops)),
-            pa.array(np.full(count, self.number)),
-            pa.array(np.full(count, self.time_us)).view(pa.timestamp("us", tz="UTC")),
-            pa.repeat(pa.scalar(self.transaction, pa.string()), count),
+            pa.array(np.repeat(self.commits.numbers, rows)),
+            pa.array(np.repeat(self.commits.times, rows)).view(pa.timestamp("us", tz="UTC")),
+            pa.array(self.commits.transactions, pa.string()).take(pa.array(np.repeat(np.arange(len(rows)), rows))),
             pa.array(np.arange(self.first_seq, self.first_seq + count)),
             pa.array(np.where(self.begins, 1, -1)),
             pa.array(self.since),
@@ -58,19 +66,20 @@ class Share:
         ]
         return pa.Table.from_arrays([*self.rows.columns, *system], schema=self.schema.stored)
 
-    def commits(self) -> Commits:
-        """Return the commit for the history."""
-        last = self.first_seq + self.rows.num_rows - 1
-        return Commits(np.array([self.number]), np.array([self.time_us]), np.array([last]), [self.transaction])
+    def _rows_of_commits(self) -> Numbers:
+        rows: Numbers = np.diff(self.commits.last_seqs, prepend=self.first_seq - 1)
+        return rows
 
     def body(self) -> pa.Buffer:
-        """Return what the feed log keeps of it beside number, time and transaction."""
+        """Return what the feed log keeps of it beside numbers, times and transactions."""
         extra = [pa.array(self.ops), pa.array(self.since), pa.array(self.ordinal)]
         return pa.RecordBatch.from_arrays([*self.rows.columns, *extra], schema=self.schema.logged).serialize()
 
-    def head(self) -> dict[str, Any]:
-        """Return the other part."""
-        return {"stream": self.schema.name, "number": self.number, "first_seq": self.first_seq, "rows": self.rows.num_rows}
+    def head(self, time_us: int, transaction: str | None) -> dict[str, Any]:
+        """Return the other part; commits are told one by one, as (rows, time, transaction), unless there is one that has those of the whole record."""
+        head = {"stream": self.schema.name, "number": int(self.commits.numbers[0]), "first_seq": self.first_seq, "rows": self.rows.num_rows}
+        commits = list(zip(self._rows_of_commits().tolist(), self.commits.times.tolist(), self.commits.transactions, strict=True))
+        return head if commits == [(self.rows.num_rows, time_us, transaction)] else {**head, "commits": commits}
 
 
 def read_share(schema: StreamSchema, head: dict[str, Any], body: pa.Buffer, *, time_us: int, transaction: str | None) -> Share:
@@ -79,17 +88,32 @@ def read_share(schema: StreamSchema, head: dict[str, Any], body: pa.Buffer, *, t
     width = len(schema.columns)
     rows = pa.RecordBatch.from_arrays(batch.columns[:width], schema=schema.columns)
     ops, since, ordinal = (column.to_numpy() for column in batch.columns[width:])
-    return Share(schema, rows, ops, since, ordinal, head["first_seq"], head["number"], time_us, transaction)
+    return Share(schema, rows, ops, since, ordinal, head["first_seq"], commits_in(head, time_us=time_us, transaction=transaction))
 
 
-def share_of(given: Given, plan: Plan, history: History, *, time_us: int, transaction: str | None) -> Share:
-    """Return the share that a plan makes, behind everything that the history has."""
+def commits_in(head: dict[str, Any], *, time_us: int, transaction: str | None) -> Commits:
+    """Return the commits of a share as its head tells them, or the one that the record is."""
+    rows, times, transactions = zip(*head.get("commits") or [(head["rows"], time_us, transaction)], strict=True)
+    return Commits(head["number"] + np.arange(len(rows)), np.array(times), head["first_seq"] - 1 + np.cumsum(rows), list(transactions))
+
+
+def share_of(given: Given, plan: Plan, history: History, commits: Sequence[CommitIn]) -> Share:
+    """Return the share that a plan makes of the rows of one or several commits, behind everything that the history has.
+
+    A commit of which nothing is left, because it changed nothing, is none.
+    """
+    ends = np.cumsum([commit.rows for commit in commits])
+    made, of_step, rows = np.unique(np.searchsorted(ends, plan.row, side="right"), return_inverse=True, return_counts=True)
+    all_times = np.array([commit.time_us for commit in commits], dtype=np.int64)
+    times = all_times[made][of_step]
     begins = (plan.ops == INSERT) | (plan.ops == POSTIMAGE)
-    numbers = history.ordinals + np.cumsum(begins) - 1
+    ordinals = history.ordinals + np.cumsum(begins) - 1
     here = plan.ended_step >= 0
-    ordinal = np.where(begins, numbers, np.where(here, numbers[plan.ended_step], plan.ordinal))
-    since = np.where(begins | here, time_us, plan.since)
-    return Share(given.schema, _images(given, plan, history), plan.ops, since, ordinal, history.last_seq + 1, len(history.commits) + 1, time_us, transaction)
+    ordinal = np.where(begins, ordinals, np.where(here, ordinals[plan.ended_step], plan.ordinal))
+    since = np.where(begins, times, np.where(here, times[plan.ended_step], plan.since))
+    numbers = len(history.commits) + 1 + np.arange(len(made))
+    named = Commits(numbers, all_times[made], history.last_seq + np.cumsum(rows), [commits[place].transaction for place in made.tolist()])
+    return Share(given.schema, _images(given, plan, history), plan.ops, since, ordinal, history.last_seq + 1, named)
 
 
 def _images(given: Given, plan: Plan, history: History) -> pa.RecordBatch:

@@ -6,14 +6,14 @@ Promise: a record is in the log before anybody sees it, and a file of the log go
 """
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 
 from righttime.errors import CommitFailed, WarehouseDamaged
-from righttime.queues.commits import Share, read_share
+from righttime.queues.commits import CommitIn, Share, read_share
 from righttime.queues.feed_log import FeedLog, Record
 from righttime.queues.intake import Given
 from righttime.queues.judge import Plan
@@ -31,7 +31,10 @@ log = get_log("queues")
 
 @dataclass(slots=True)
 class Work:
-    """What an append does to one stream: its changes, what they do, and which dead letters come, go or stay. For one that is `quiet` it is a heartbeat."""
+    """What an append does to one stream: its changes, what they do, and which dead letters come, go or stay. For one that is `quiet` it is a heartbeat.
+
+    `commits` says how its rows are parted where they are not one commit.
+    """
 
     stream: OpenStream
     given: Given
@@ -40,6 +43,7 @@ class Work:
     resolved: list[int] = field(default_factory=list)
     unresolved: int = 0
     quiet: bool = False
+    commits: Sequence[CommitIn] = ()
 
 
 Answer = tuple[AppendId, Outcome]
@@ -112,7 +116,7 @@ class Feed:
             "kind": "append",
             "time_us": time_us,
             "transaction": transaction,
-            "shares": [share.head() for share in shares],
+            "shares": [share.head(time_us, transaction) for share in shares],
             "letters": {work.given.schema.name: work.letters for work in works if work.letters},
             "resolved": {work.given.schema.name: work.resolved for work in works if work.resolved},
             "quiet": [work.given.schema.name for work in works if work.quiet],

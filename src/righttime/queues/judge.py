@@ -19,10 +19,11 @@ from righttime.queues.intake import Codes, Fault, Flags, Given
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Stored rows in order: for each its row of the append (or, for an image that was not given, the row or stored change it is taken from)."""
+    """Stored rows in order: for each its row of the append, and the row or stored change that its image is taken from."""
 
     ops: Codes
-    given_row: Numbers  # -1: the image is that of stored change `stored_seq`
+    row: Numbers  # of the append, that asked for it
+    given_row: Numbers  # that has its image; -1: the image is that of stored change `stored_seq`
     stored_seq: Numbers
     ended_step: Numbers  # which stored row of this plan a row ends; -1: none of them
     since: Numbers  # of the row that is ended, if it is a stored one; else 0
@@ -71,14 +72,14 @@ def _plan_new(given: Given, index: KeyIndex) -> Plan | None:
         return None
     rows, nothing = np.arange(count), np.zeros(count, dtype=np.int64)
     ending = Ending(keys, given.image_words, rows, np.ones(count, dtype=np.bool_))
-    return Plan(given.ops, rows, nothing, np.full(count, NOBODY, dtype=np.int64), nothing, nothing, ending)
+    return Plan(given.ops, rows, rows, nothing, np.full(count, NOBODY, dtype=np.int64), nothing, nothing, ending)
 
 
 def plan_inserts(given: Given) -> Plan:
     """Return the plan of a stream without keys: every sound row is stored as it is."""
     rows = np.flatnonzero(given.sound())
     nothing = np.zeros(len(rows), dtype=np.int64)
-    return Plan(given.ops[rows], rows, nothing, np.full(len(rows), NOBODY, dtype=np.int64), nothing, nothing)
+    return Plan(given.ops[rows], rows, rows, nothing, np.full(len(rows), NOBODY, dtype=np.int64), nothing, nothing)
 
 
 def _sift(given: Given, steps: Steps, found: Before, bad: Flags, index: KeyIndex) -> None:
@@ -141,4 +142,4 @@ def _plan(steps: Steps, found: Before, index: KeyIndex) -> Plan:
     rows = np.where(steps.known, steps.rows, np.where(ended >= 0, steps.rows[ended], NOBODY))
     last = found.order[found.lasts]
     ending = Ending(steps.keys[last], steps.images[last], last, steps.begins[last])
-    return Plan(steps.ops, rows, np.where(rows < 0, seq, 0), ended, since, ordinal, ending)
+    return Plan(steps.ops, steps.rows, rows, np.where(rows < 0, seq, 0), ended, since, ordinal, ending)

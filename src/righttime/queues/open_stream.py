@@ -79,7 +79,7 @@ class OpenStream:
 
     def publish(self, share: Share, stored: pa.Table | Segment, plan: Plan | None) -> None:
         """Show the rows of a commit that is in the feed log, or in a segment."""
-        self.history.add(stored, share.commits())
+        self.history.add(stored, share.commits)
         self.history.ordinals = next_ordinal(share.begins, share.ordinal, self.history.ordinals)
         if plan is not None and self._index is not None:
             index_plan(self._index, plan, share)

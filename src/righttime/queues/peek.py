@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from righttime.errors import WarehouseDamaged
+from righttime.queues.commits import commits_in
 from righttime.queues.declared import StreamSchema
 from righttime.queues.feed_log import Record, read_records
 from righttime.queues.history import CommitTimes
@@ -101,8 +101,7 @@ def _note_append(head: Mapping[str, Any], found: dict[str, Peeked]) -> None:
         stream.letters.drop(numbers)
     for stream, part in _known({part["stream"]: part for part in head["shares"]}, found):
         if part["first_seq"] == stream.rows + 1:
-            last_seq = part["first_seq"] + part["rows"] - 1
-            stream.commits.extend(Commits(np.array([part["number"]]), np.array([head["time_us"]]), np.array([last_seq]), [head["transaction"]]))
+            stream.commits.extend(commits_in(part, time_us=head["time_us"], transaction=head["transaction"]))
 
 
 def _known(values: Mapping[str, Any], found: dict[str, Peeked]) -> Iterator[tuple[Peeked, Any]]:

@@ -18,12 +18,12 @@ from righttime.errors.flows import StreamExists
 from righttime.queues.appending import CATALOGUE, Issue
 from righttime.queues.declared import OnBad, StreamSchema, Times, declare_stream
 from righttime.queues.open_stream import OpenStream, is_new
-from righttime.queues.replaying import ReplayedStreams
+from righttime.queues.tapping import FollowingStreams
 from righttime.settings import Settings
 from righttime.warehouse.durable import replace, sync_folder
 
 
-class Streams(ReplayedStreams):
+class Streams(FollowingStreams):
     """The streams in one folder, safe to use from any thread.
 
     `kind_of` says what else of the warehouse has a name, if anything has, and whoever gives names holds `declarations`.
