@@ -256,13 +256,18 @@ def feed_store_sales(bench: Bench) -> None:
 
 @both_ways
 def test_at_28_the_whole_flow(compiled: SparkSession, fused: bool) -> None:
-    """Look-ups, join, aggregation and target: the totals of the sheet after each job."""
+    """Look-ups, join, aggregation and target: the totals of the sheet after each job, and what each job emits for them: the last touches one group only."""
     bench = store_sales(compiled)
     feed_store_sales(bench)
 
     after = [ids(snapshot["store_sales"]) for snapshot in drained(bench, [0, 1, 2, 3], fused=fused)]
 
     assert after == [[], [(11, 1, 2, 10.0)], [(11, 1, 3, 15.0), (12, 1, 1, 3.0)], [(11, 1, 4, 20.0), (12, 1, 1, 3.0)]]
+    changed = [result.targets.get("store_sales") for result in bench.results]
+    lines = [line for some in changed if isinstance(some, pa.Table) for line in some.to_pylist()]
+    emitted = sorted((line["_job"] - 1, line["item_sk"], line["store_sk"], line["_op"], line["qty"], line["amount"]) for line in lines)
+    m1, m2, m3 = (1, 11, 1, "insert", 2, 10.0), (2, 11, 1, "update", 3, 15.0), (3, 11, 1, "update", 4, 20.0)
+    assert emitted == [m1, m2, (2, 12, 1, "insert", 1, 3.0), m3]
     assert dead_letters(bench.results) == []
 
 

@@ -1,17 +1,23 @@
-"""AT-4, AT-23 and AT-26 on the real catalyst, the real streams and the real runner; the drain itself is a dictionary. Times are a test's."""
+"""AT-3, AT-4, AT-23 and AT-26 on the real catalyst, the real streams and the real runner; the drain itself is a dictionary. Times are a test's."""
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from righttime.catalyst.table import Lane
+from righttime.flows.jobs import FlowJob
+from righttime.flows.schedule import Triggers
 from righttime.query.snapshot import Snapshots
+from righttime.testing.reference.checker import Begun, Committed, violations
+from tests.support.flow_journal import Journal
 from tests.support.flow_stage import Stage, contract_of
-from tests.support.plain_flow import run_plain, until
+from tests.support.plain_flow import PlainDrained, PlainEngine, run_plain, until
 
 
 @pytest.fixture
@@ -19,6 +25,55 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     found = Stage(tmp_path / "wh")
     yield found
     found.close()
+
+
+class Hesitant(PlainEngine):
+    """Takes its time, now more and now less."""
+
+    dice = Random(3)
+
+    def drain(self, jobs: Sequence[FlowJob]) -> PlainDrained:
+        threading.Event().wait(self.dice.choice([0, 0, 0.002, 0.01]))
+        return super().drain(jobs)
+
+
+def test_at_3_whatever_the_timing_each_query_begins_on_its_own_job(stage: Stage) -> None:
+    """A hundred queries, strict and tolerant, beside a feeder, jobs of any duration, and storing: c(i) < b(i) < c(i + 1), or b(i) on the rows of i alone."""
+    stage.run(kind=Hesitant, triggers=Triggers(rows_max=20))
+    journal, stop, streams = Journal(stage.wh, "t", "flow.plain"), threading.Event(), stage.wh._flows("test").feed.streams
+
+    def feed() -> None:
+        for k in count():
+            if stop.wait(0.001):
+                return
+            stage.insert(k, k)
+            if k > 3:
+                stage.wh.stream("s").delete([{"k": k - 4}])
+            stage.clock.advance(0.001)
+
+    def ask(number: int) -> list[tuple[int, dict[int, int]]]:
+        dice, found = Random(number), []
+        for turn in range(25):
+            answer = stage.wh.read("t", freshness=dice.choice(["0s", "0s", "5ms", "50ms"]), wait="20s")
+            found.append((answer.receipt.cut_us, dict(answer.rows())))
+            if number == 0 and turn % 8 == 5:
+                stage.wh.materialize("t")
+        return found
+
+    def living(cut_us: int) -> dict[int, int]:
+        rows: Counter[tuple[int, int]] = Counter()
+        for change in streams.table("s", 0, cut_us).to_pylist():
+            rows[change["k"], change["v"]] += change["_w"]
+        return dict(rows.elements())
+
+    feeding = stage.pool.submit(feed)
+    answers = [answer for done in [stage.pool.submit(ask, number) for number in range(4)] for answer in done.result(60)]
+    stop.set()
+    feeding.result(20)
+    log = journal.log()
+    assert violations(log, first=journal.first) == []
+    assert [(cut_us, found) for cut_us, found in answers if found != living(cut_us)] == []
+    assert sum(isinstance(action, Begun) for action in log) >= 100 and sum(isinstance(action, Committed) for action in log) > 10
 
 
 def test_at_4_a_successor_that_is_faster_is_not_seen(stage: Stage) -> None:
