@@ -35,8 +35,25 @@ def shop(opened: Opened, **settings: Any) -> Any:
     return wh
 
 
+EVERYWHERE: tuple[tuple[str, Any], ...] = (
+    ("BOOLEAN", True),
+    ("BIGINT", -(2**63)),
+    ("DOUBLE", float("inf")),
+    ("STRING", "é\n"),
+    ("DATE", date(1, 1, 1)),
+    ("TIMESTAMP", datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)),
+    ("TIMESTAMP_NTZ", datetime(2026, 1, 2, 3, 4, 5, 6)),
+    ("DECIMAL(20,4)", Decimal("1234567890123456.7890")),
+    ("BINARY", b"\0\xff"),
+    ("ARRAY<INT>", [1, None, 3]),
+)
+"""Types that every warehouse has, and a value of each that is not easy."""
+
+
 class CatalystBehaviour:
-    """The rules; `opened` opens an empty warehouse."""
+    """The rules; `opened` opens an empty warehouse, and `kinds` are types with a value each, some of which only its place has."""
+
+    kinds: tuple[tuple[str, Any], ...] = (*EVERYWHERE, ("STRING", "é\n\0"), ("STRUCT<a: INT, z: STRING>", {"a": 1, "z": None}))
 
     # -- commits -----------------------------------------------------------------------------------------------------
 
@@ -201,16 +218,25 @@ class CatalystBehaviour:
         wh.materialize()
         assert rows(wh) == expected
 
-    def test_lazy_operations_wait_and_are_delivered_on_demand(self, opened: Opened) -> None:
-        """Operations by key may stay with a lazy producer until a query needs them."""
+    def test_operations_of_a_lazy_producer_do_not_wait_and_take_along_what_it_held_back(self, opened: Opened) -> None:
+        """A commit with operations is in the catalyst at once, after all rows committed before it; rows alone wait again."""
         wh = shop(opened)
         with wh.producer(name="till", policy=rt.OnDemand()) as load:
+
+            def unflushed() -> list[int]:
+                return [producer.rows_unflushed for producer in wh.status().producers]
+
             load.insert_many("sale", [(1, 1), (2, 2)])
             load.commit()
+            assert unflushed() == [2]
             load.update_many("sale", [{"sku": 1, "qty": 11}, {"sku": 2, "qty": 22}])
             load.delete_many("sale", [{"sku": 2}])
             load.commit()
-            assert rows(wh) == [(1, 11)]
+            assert unflushed() == [0]
+            assert rows(wh, freshness="1h") == [(1, 11)]  # nobody is asked for anything
+            load.insert("sale", (3, 3))
+            load.commit()
+            assert (unflushed(), rows(wh)) == ([1], [(1, 11), (3, 3)])
 
     # -- lazy producers ----------------------------------------------------------------------------------------------
 
@@ -348,24 +374,8 @@ class CatalystBehaviour:
     def test_values_of_every_type_come_back_as_they_went_in(self, opened: Opened) -> None:
         """Numbers, texts, times, bytes, decimals and nested values cross unchanged, stored and hot."""
         wh = opened()
-        wh.create_table(
-            "kinds",
-            "b BOOLEAN, i BIGINT, f DOUBLE, t STRING, d DATE, ts TIMESTAMP, n TIMESTAMP_NTZ, m DECIMAL(20,4), x BINARY,"
-            " l ARRAY<INT>, s STRUCT<a: INT, z: STRING>",
-        )
-        row = (
-            True,
-            -(2**63),
-            float("inf"),
-            "é\n\0",
-            date(1, 1, 1),
-            datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC),
-            datetime(2026, 1, 2, 3, 4, 5, 6),
-            Decimal("1234567890123456.7890"),
-            b"\0\xff",
-            [1, None, 3],
-            {"a": 1, "z": None},
-        )
+        wh.create_table("kinds", ", ".join(f"c{place} {kind}" for place, (kind, _) in enumerate(self.kinds)))
+        row = tuple(value for _, value in self.kinds)
         nothing = (None,) * len(row)
         with wh.producer(name="till") as load:
             load.insert_many("kinds", [row, nothing])

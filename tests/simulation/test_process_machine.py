@@ -14,6 +14,8 @@ import pytest
 from righttime.errors import RightTimeError
 from righttime.flight.warehouse import RemoteWarehouse
 from tests.support.clients import Client
+from tests.support.postgres import TempPostgres
+from tests.support.postgres_warehouse import end_sessions, fresh_schemas, named
 from tests.support.process_client import SOURCES, Note, run_consumer, run_producer
 from tests.support.process_judge import Judge
 from tests.support.process_plan import SPOTS, TABLES
@@ -23,6 +25,9 @@ from tests.support.services import Service
 FIRST = int(os.environ.get("RIGHTTIME_SEED", "1"))
 SEEDS = range(FIRST, FIRST + int(os.environ.get("RIGHTTIME_SEEDS", "1")))
 """RIGHTTIME_SEEDS=n runs n of them, from RIGHTTIME_SEED on. A seed fixes what clients load and which mishaps happen; when exactly is up to the machine."""
+POSTGRES_SEEDS = range(FIRST, FIRST + int(os.environ.get("RIGHTTIME_POSTGRES_SEEDS", "0")))
+SHORT = 2
+"""The seeds on PostgreSQL, in full; without any, one is run there for a round, in which the service is killed and loses its connections."""
 ROUNDS = 3
 CONSUMERS = 2
 PATIENCE_S = 240.0
@@ -41,6 +46,8 @@ BOUNDS: dict[str, Any] = {
     "materialize_every_s": 3,
     "file_grace_s": 0,
 }
+SERVICE = "service-that-dies"
+"""What its connections to a database are called."""
 MISHAPS = ("kill service", "kill service", "stop service", "kill producer", "kill producer", "cut", "cut", "refuse", "swallow", "swallow answers", "collect")
 
 
@@ -48,9 +55,20 @@ MISHAPS = ("kill service", "kill service", "stop service", "kill producer", "kil
 @pytest.mark.parametrize("seed", SEEDS)
 def test_processes_die_and_connections_break_and_no_acknowledged_row_is_lost_or_doubled(seed: int, tmp_path: Path) -> None:
     """Durable commits are there once, others are there or reported as lost, those in doubt are wholly in or out; answers are prefixes, fresh as asked."""
+    run(seed, tmp_path, rounds=ROUNDS)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("seed", "rounds"), [(seed, ROUNDS) for seed in POSTGRES_SEEDS] or [(SHORT, 1)])
+def test_the_same_where_the_service_has_its_warehouse_in_postgresql(seed: int, rounds: int, tmp_path: Path, postgres: TempPostgres) -> None:
+    """The same rules; its connections to the database break too."""
+    run(seed, tmp_path, rounds=rounds, server=postgres)
+
+
+def run(seed: int, folder: Path, *, rounds: int, server: TempPostgres | None = None) -> None:
     print(f"seed={seed}")  # noqa: T201 - the seed of a failure
-    with Simulation(seed, tmp_path) as simulation:
-        for _ in range(ROUNDS):
+    with Simulation(seed, folder, server) as simulation:
+        for _ in range(rounds):
             simulation.round()
         simulation.last_look()
     print(f"seed={seed}: {dict(simulation.judge.judged)}, {simulation.mishaps}")  # noqa: T201
@@ -60,10 +78,11 @@ def test_processes_die_and_connections_break_and_no_acknowledged_row_is_lost_or_
 class Simulation:
     """One service, its clients, and somebody with bad intentions."""
 
-    def __init__(self, seed: int, folder: Path) -> None:
+    def __init__(self, seed: int, folder: Path, server: TempPostgres | None = None) -> None:
         self.seed = seed
         self._dice = random.Random(seed)
         self._folder = folder
+        self._server = server
         self._acknowledged = folder / "acknowledged"
         self._acknowledged.write_bytes(bytes(8 * len(SOURCES)))
         self._ending = ExitStack()
@@ -75,7 +94,7 @@ class Simulation:
 
     def __enter__(self) -> "Simulation":
         with self._ending:
-            self._service = self._ending.enter_context(Service(self._folder / "wh", **BOUNDS))
+            self._service = self._ending.enter_context(self._serve())
             # Half of the connections die by themselves after a while, in the middle of a message.
             self._proxies = [
                 self._ending.enter_context(Proxy(self._service.port, seed=self.seed + each, bytes_range=(4000, 60_000), grace_bytes=2000, delay_s=delay_s))
@@ -97,6 +116,12 @@ class Simulation:
             for client in (*self._producers.values(), *self._consumers):
                 client.kill()
                 client.close()
+
+    def _serve(self) -> Service:
+        if self._server is None:
+            return Service(self._folder / "wh", **BOUNDS)
+        schemas = self._ending.enter_context(fresh_schemas(self._server))
+        return Service(self._folder / "wh", target=named(self._server, SERVICE), state_dir=self._folder / "state", **schemas, **BOUNDS)
 
     def _declare(self) -> None:
         with self._service.connect() as warehouse:
@@ -120,7 +145,7 @@ class Simulation:
         for client in self._consumers:
             client.connection.send(self._dice.randint(8, 15))
         busy = {client.connection for client in self._clients()}
-        for mishap in self._dice.choices(MISHAPS, k=self._dice.randint(2, 4)):
+        for mishap in self._dice.choices((*MISHAPS, *(() if self._server is None else ("lose database",) * 3)), k=self._dice.randint(2, 4)):
             self._hear(busy, "done", seconds=self._dice.uniform(0.2, 1.5))
             self._disturb(mishap, busy)
         self._hear(busy, "done", seconds=PATIENCE_S)
@@ -139,6 +164,9 @@ class Simulation:
         elif mishap == "kill producer":
             # One that keeps rows has something to lose.
             self._kill_producer(self._dice.choice(self.judge.keeping() or SOURCES), busy)
+        elif mishap == "lose database":
+            assert self._server is not None
+            end_sessions(self._server.dsn, SERVICE)
         elif mishap == "collect":
             with self._connected() as warehouse:
                 warehouse.gc()

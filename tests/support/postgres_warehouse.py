@@ -16,6 +16,7 @@ from righttime.query.postgres_parts import PostgresParts, postgres_parts
 from righttime.settings import load_settings
 from righttime.warehouse.store import DataFile
 from tests.support.postgres import TempPostgres
+from tests.support.waits import until
 
 
 @contextmanager
@@ -42,6 +43,20 @@ def fresh_schemas(server: TempPostgres) -> Iterator[dict[str, Any]]:
     finally:
         with psycopg.connect(server.dsn, autocommit=True) as connection:
             connection.execute(f"DROP SCHEMA IF EXISTS {name}, {name}_ledger CASCADE".encode())
+
+
+def named(server: TempPostgres, name: str) -> str:
+    """Return the address of the server for somebody whose connections shall be known by a name, and need not wait for the disk."""
+    return f"{server.url}?application_name={name}&options=-csynchronous_commit%3Doff"
+
+
+def end_sessions(address: str, name: str) -> None:
+    """End all connections to a server that go by a name, from the server's side; return when they are gone."""
+    with psycopg.connect(address, autocommit=True, application_name="end of others") as connection:
+        # The server's own wait for the end looks every 100 ms, at one after the other.
+        ended = connection.execute("SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", (name,)).fetchall()
+        theirs = [pid for pid, _ in ended]
+        until(lambda: connection.execute("SELECT 1 FROM pg_stat_activity WHERE pid = ANY(%s)", (theirs,)).fetchone() is None)
 
 
 def open_parts(url: str, folder: Path, **settings: Any) -> PostgresParts:
