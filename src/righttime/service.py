@@ -100,6 +100,7 @@ class Engine:
         self.room = Room(self.catalyst, self.images, settings=self.settings)
         self.settler = Settler(self.catalyst, self.store, schemas=self.schemas, check_storable=self.foundation.check_storable)
         self.mover = Mover(self.catalyst, self.settler, self.ledger, self.store, self.wal, schemas=self.schemas, settings=self.settings)
+        self.mover.declared_late = self._declared_late
         self.keeper = Keeper(self.catalyst, materialize=self.mover.materialize, settings=self.settings)
 
     def _wire_queries(self) -> None:
@@ -164,6 +165,14 @@ class Engine:
             version = self.store.create(schema)
             self.mover.declare(Declared(table=schema, version=version))
             self.schemas[schema.name] = schema
+
+    def _declared_late(self, declared: Declared) -> None:
+        """Know what was declared by a step that was in doubt; whoever declared it has been told so."""
+        if declared.table is not None:
+            self.schemas[declared.table.name] = declared.table
+        if declared.view is not None:
+            name, text = declared.view
+            self.views[name] = text
 
     def _known_batch(self, source: str, batch_id: str) -> Any:
         found = self.ledger.batch(source, batch_id)

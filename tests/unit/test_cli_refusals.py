@@ -402,7 +402,7 @@ def test_a_port_for_metrics_that_there_is_not_is_refused() -> None:
     """Also for programs."""
     nothing: Any = None
     with pytest.raises(RightTimeError, match="metrics-port"):
-        HealthServer(host="127.0.0.1", port=99999, ready=nothing, status=nothing)
+        HealthServer(host="127.0.0.1", port=99999, unready=nothing, status=nothing)
 
 
 # -- receipts and queries that come as text -----------------------------------------------------------------------------

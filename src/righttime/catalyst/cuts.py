@@ -52,6 +52,7 @@ class Cuts(CatalystMemory):
         Tables that flows maintain are cut between two jobs, at `time_us` or later and not beyond `asked_us`, when the query came.
         """
         with self.lock:
+            self._await_unhalted(deadline_s)
             flows = list({flow.source: flow for name in tables if (flow := self.maintained.get(name)) is not None}.values())
             # Neither rows that are stored nor commits that are forgotten can be told apart by time any more.
             floor_us = max([self.head.oldest_us, *(self.table(name).stored_us for name in tables)])

@@ -6,7 +6,9 @@ Promise: as `port.Session`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
+from righttime.catalyst.doubt import Doubt
 from righttime.catalyst.interrupts import InterruptedAfterCommit
 from righttime.catalyst.links import Link
 from righttime.catalyst.messages import Bypass, Content, Flush, Made, Published
@@ -16,7 +18,7 @@ from righttime.catalyst.settler import Settler
 from righttime.catalyst.shell import Catalyst
 from righttime.changes.position import Commit
 from righttime.changes.schema import TableSchema
-from righttime.errors import CommitFailed, NotStored, RightTimeError
+from righttime.errors import CommitFailed, CommitUnknown, NotStored, RightTimeError
 from righttime.settings import Settings
 
 KnownBatch = Callable[[str, str], Commit | None]
@@ -56,6 +58,7 @@ class LocalSession:
         self.link = link
         self._with = sessions
         self._catalyst = sessions.catalyst
+        self._doubt: Doubt | None = None
 
     @property
     def source(self) -> str:
@@ -69,26 +72,49 @@ class LocalSession:
     def staged(self) -> bool:
         return bool(self.link.staged)
 
+    # -- commits -----------------------------------------------------------------------------------------------------
+
     def make_room(self, sizes: Mapping[str, int]) -> None:
         for table, nbytes in sizes.items():
             self._with.room.make(self._with.schemas[table], nbytes)
 
     def commit_lazily(self, rows: Mapping[str, int], *, batch_id: str | None, content: Mapping[str, Sequence[Content]] | None = None) -> Published:
+        made = self._made_before(rows)
+        if made is not None:
+            return replace(made, replayed=True)  # there is nothing to archive
         commit = self._catalyst.commit_lazily(self.link, rows, batch_id=batch_id)
         return Published(commit, self._catalyst.head.number)
 
     def commit(self, flushes: Sequence[Flush], content: Mapping[str, Sequence[Content]], *, batch_id: str | None) -> Published:
+        made = self._made_before(_counts(content))
+        if made is not None:
+            self.flush(flushes)
+            return made
+        self._catalyst.refuse_halted()  # before anybody waits for others
         with self._with.settler.checking(self.link, wait_s=self._with.settings.wait_s) as confirm, self._catalyst.lock:
             confirm()
             return self._catalyst.commit(self.link, flushes, content, batch_id=batch_id)
 
     def stage(self, flushes: Sequence[Flush], content: Mapping[str, Sequence[Content]]) -> None:
+        doubt = self._settled()
+        if doubt is not None and not any(_counts(content).values()):
+            self.flush(flushes)
+            return  # the commit that follows finds that it is made
+        if doubt is not None:
+            raise self._grown(doubt)
         self._catalyst.stage(self.link, flushes, content)
 
     def commit_durably(self, bypass: Mapping[str, Bypass], *, store: bool, batch_id: str | None) -> Published:
+        made = self._made_before({}, bypass)
+        if made is not None:
+            self._store_rest(made, self._unstored() if store else set())
+            return made
         before = self._last_commit()
         try:
             return self._commit_in_order(bypass, store=store, batch_id=batch_id)
+        except CommitUnknown:
+            self._doubt = self._with.mover.doubts.take(self.source)
+            raise
         except KeyboardInterrupt:
             if self._last_commit() == before:
                 raise
@@ -149,18 +175,53 @@ class LocalSession:
             lanes = ((name, table.lanes.get(self.source)) for name, table in self._catalyst.tables.items())
             return {name for name, lane in lanes if lane is not None and lane.last_id > lane.stored_id}
 
+    # -- in doubt ----------------------------------------------------------------------------------------------------
+
+    def _settled(self) -> Doubt | None:
+        """Return the last commit of this producer, if it was in doubt and turned out to be made; raise `CommitUnknown` as long as nobody can tell."""
+        if self._doubt is None:
+            return None
+        try:
+            self._with.mover.settle()
+        except RightTimeError as error:
+            raise CommitUnknown(source=self.source, reason=str(error).removesuffix(".")) from error
+        if self._doubt.published is None:
+            self._doubt = None  # it was not made, and everything is as it was before
+        return self._doubt
+
+    def _made_before(self, rows: Mapping[str, int], bypass: Mapping[str, Bypass] | None = None) -> Published | None:
+        """Return the commit that was in doubt, if it was made and this one means the same; it stays in doubt where this one has more."""
+        doubt = self._settled()
+        if doubt is None:
+            return None
+        before, now = doubt.step.order.bypass, bypass or {}
+        if any(rows.values()) or {table: part.rows for table, part in now.items()} != {table: part.rows for table, part in before.items()}:
+            raise self._grown(doubt)
+        self._doubt = None
+        return doubt.published
+
+    def _grown(self, doubt: Doubt) -> CommitUnknown:
+        assert doubt.published is not None
+        return CommitUnknown(source=self.source, reason=f"commit {doubt.published.commit.number} did happen, and takes no more rows")
+
     def flush(self, flushes: Sequence[Flush]) -> None:
         self._catalyst.flush(self.link, flushes)
 
     def roll_back(self) -> Made | None:
-        if self.link.staged:
+        doubt, self._doubt = self._doubt, None
+        left = doubt is not None and self._with.mover.doubts.abandon(doubt)
+        if self.link.staged and not left:
             self._catalyst.roll_back(self.link)
         return self.made_in_doubt()
 
     def made_in_doubt(self) -> Made | None:
-        return None  # a call in the same process is always answered
+        return None  # a lazy commit in the same process is always answered
 
     def known_batch(self, batch_id: str) -> Published | None:
+        if self._catalyst.halted is not None:
+            self._with.mover.settle()
+        if self._doubt is not None and self._doubt.published is not None and self._doubt.step.order.batch_id == batch_id:
+            self._doubt = None  # whoever asks is told now
         with self._catalyst.lock:
             found = self._catalyst.head.batches.get((self.source, batch_id))
         commit = found or self._with.known_batch(self.source, batch_id)
@@ -171,3 +232,7 @@ class LocalSession:
 
     def close(self) -> None:
         self._catalyst.close_link(self.link)
+
+
+def _counts(content: Mapping[str, Sequence[Content]]) -> dict[str, int]:
+    return {table: sum(part.rows for part in parts) for table, parts in content.items()}

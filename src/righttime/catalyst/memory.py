@@ -20,7 +20,7 @@ from righttime.catalyst.tapped import Tapped
 from righttime.changes.clock import Clock, TimeAuthority
 from righttime.changes.operations import Operations, rows_and_operations
 from righttime.changes.position import Commit
-from righttime.errors import UnknownTable
+from righttime.errors import RightTimeError, UnknownTable
 from righttime.settings import Settings
 
 
@@ -34,6 +34,7 @@ class CatalystMemory:
         self.grown = Condition(self.lock)  # wakes the keeper
         self.hot_rows_max: int | None = None
         self.closing = False
+        self.halted: RightTimeError | None = None  # why nothing may be committed or answered now
         self.leases = LeaseTable()
         self.head = Head(settings.commits_max)
         self.row_ids = RowIds()
@@ -61,6 +62,25 @@ class CatalystMemory:
         now_s = self.clock.monotonic_s()
         for lane in table.lanes.values():
             table.discount(lane.free(self.leases.freeable((table.name, lane.source), stored_id=lane.stored_id, now_s=now_s)))
+
+    def halt(self, reason: RightTimeError | None) -> None:
+        """Commit and answer nothing from now on, for this reason; None ends it."""
+        with self.lock:
+            self.halted = reason
+            self.arrivals.notify_all()
+            self.space.notify_all()
+
+    def refuse_halted(self) -> None:
+        """Raise why nothing may be committed or answered now, if that is so."""
+        with self.lock:
+            if self.halted is not None:
+                raise type(self.halted)(**self.halted.context)
+
+    def _await_unhalted(self, deadline_s: float) -> None:
+        """Wait for the end of a halt that may end; raise why it did not. The caller has the lock."""
+        while self.halted is not None and self.halted.retryable and (left_s := deadline_s - self.clock.monotonic_s()) > 0:
+            self.arrivals.wait(timeout=left_s)
+        self.refuse_halted()
 
     def _add(self, table: MemoryTable, lane: Lane, content: Sequence[Rows | Operations]) -> None:
         chunks, operations = rows_and_operations(content)

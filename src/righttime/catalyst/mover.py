@@ -7,11 +7,12 @@ Promise: one durable step at a time; a step that fails leaves nothing visible, a
 
 import threading
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from righttime.catalyst.adoption import Adoption
 from righttime.catalyst.capture import LaneCapture, Overtaken, capture, storable_cuts
+from righttime.catalyst.doubt import Doubts
 from righttime.catalyst.durable import Declared, DurableStep, Order
 from righttime.catalyst.interrupts import uninterrupted
 from righttime.catalyst.links import Link
@@ -26,9 +27,9 @@ from righttime.catalyst.table import MemoryTable
 from righttime.changes.faults import CrashPoint, reach
 from righttime.changes.position import Commit
 from righttime.changes.schema import TableSchema
-from righttime.errors import CommitFailed, RightTimeError, RowsMoved, StoringFailed
+from righttime.errors import CommitFailed, CommitUnknown, RightTimeError, RowsMoved, StoringFailed, WriterLost
 from righttime.errors.flows import TargetChanged
-from righttime.ledger.book import Book
+from righttime.ledger.book import Batch, Book
 from righttime.ledger.state import State
 from righttime.settings import Settings
 from righttime.telemetry import METRICS, get_log
@@ -57,6 +58,8 @@ class Mover:
         self._checkpoints = ThreadPoolExecutor(max_workers=1, thread_name_prefix="righttime-checkpoint")
         self.durable: State = ledger.newest_state()
         self.before_storing: Callable[[Collection[str]], None] = lambda tables: None
+        self.declared_late: Callable[[Declared], None] = lambda declared: None
+        self.doubts = Doubts(catalyst, settle=self.settle)
 
     def commit(
         self, link: Link, *, tables: Collection[str], bypass: Mapping[str, Bypass], batch_id: str | None, kind: str, confirm: Callable[[], None] | None = None
@@ -66,12 +69,19 @@ class Mover:
         Own rows of tables with operations are only logged. `confirm` is called at the commit point, with the lock held, and may refuse.
         """
         self._catalyst.refuse_maintained(link, bypass)
+        order = Order(kind, own=link, tables={*tables, *bypass}, bypass=bypass, batch_id=batch_id, confirm=confirm)
         with self._lock:
-            return self._run(Order(kind, own=link, tables={*tables, *bypass}, bypass=bypass, batch_id=batch_id, confirm=confirm))
+            try:
+                return self._run(order)
+            except CommitUnknown:
+                if not self.doubts.is_of(order):
+                    self._catalyst.refuse_halted()  # a step before it is in doubt; this one has not begun
+                raise
 
     def adopt(self, link: Link, table: str, *, confirm: Callable[[], None]) -> int:
         """Take over the newest version of a table, which another writer made, as a commit of `link`; return the state."""
         with self._lock:
+            self._settle()  # a version of our own that is in doubt is not foreign
             adopted = self._files.foreign(table)
             if adopted is None:
                 return self._catalyst.head.number
@@ -126,20 +136,62 @@ class Mover:
 
     def declare(self, declared: Declared) -> int:
         """Make a table or a view known; return the state."""
+        order = Order("declare", declared=declared)
         with uninterrupted(), self._lock:  # an interrupt would take a table back that the ledger has
             if declared.table is not None:
                 with self._catalyst.lock:
                     self._catalyst.tables[declared.table.name] = MemoryTable(declared.table.name, declared.version, declared.rows)
             try:
-                return self._run(Order("declare", declared=declared)).state
+                return self._run(order).state
             except BaseException:
-                if declared.table is not None:
-                    with self._catalyst.lock:
-                        del self._catalyst.tables[declared.table.name]
+                if not self.doubts.is_of(order):
+                    self._undeclare(declared)
                 raise
 
+    def _undeclare(self, declared: Declared) -> None:
+        if declared.table is not None:
+            with self._catalyst.lock:
+                del self._catalyst.tables[declared.table.name]
+
+    # -- in doubt ----------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Finish a step in doubt if it turns out to have happened, else take it back; raise as long as nobody can tell."""
+        with self._lock:
+            self._settle()
+
+    def _settle(self) -> None:
+        doubt = self.doubts.open
+        if doubt is None:
+            return
+        try:
+            happened = self._ledger.found_out(doubt.state)
+        except WriterLost as error:
+            self._catalyst.halt(error)
+            raise
+        with uninterrupted():
+            if not happened:
+                self._files.give_up(doubt.step)
+                if doubt.step.order.kind == "declare":
+                    self._undeclare(doubt.step.order.declared)
+            with self._catalyst.lock:
+                published = self._made(doubt.step, doubt.state, doubt.batches) if happened else None
+                self.doubts.end(published)
+            if happened:
+                self.declared_late(doubt.step.order.declared)
+                self._finish(doubt.step)
+
     def _run(self, order: Order) -> Published:
-        """Carry an order out, as often as others get in between; the caller has the mover's lock."""
+        """Carry an order out after what is in doubt; the caller has the mover's lock."""
+        try:
+            self._settle()
+            return self._carried_out(order)
+        except WriterLost as error:
+            self._catalyst.halt(error)  # whatever was committed from now on could never be kept
+            raise
+
+    def _carried_out(self, order: Order) -> Published:
+        """Carry an order out, as often as others get in between."""
         self._files.clean(order.tables)
         if order.own is not None:
             with self._catalyst.lock:
@@ -169,7 +221,7 @@ class Mover:
                 self._finish(step)
             return published
         except BaseException as error:
-            if published is not None:
+            if published is not None or self.doubts.is_of(step.order):
                 raise
             with uninterrupted():
                 self._files.give_up(step)
@@ -251,20 +303,29 @@ class Mover:
             state = next_state(catalyst, step, commit=commit, time_us=time_us, wal=self._wal, log_end=self.durable.log_end)
             refuse_steps_back(self.durable, state)
             batches = finished_batches(catalyst, step, commit=commit, state=state.number)
-            self._ledger.write_state(state, kind=order.kind, batches=batches, table=order.declared.table, view=order.declared.view)
-            self._files.keep(step)
-            for batch in batches:
-                catalyst.head.batches.pop((batch.source, batch.batch_id), None)
-            tell_tables(catalyst, step, time_us)
-            if order.own is not None:
-                published = catalyst.finish(order.own, time_us, rows=step.rows_bypassed, batch_id=None)
-            else:
-                published = Published(Commit(0, time_us), catalyst.head.advance())
-            self.durable = state
-            catalyst.forget_slots(state.positions)
-            catalyst.arrivals.notify_all()
-            catalyst.space.notify_all()
-            return published
+            try:
+                self._ledger.write_state(state, kind=order.kind, batches=batches, table=order.declared.table, view=order.declared.view)
+            except CommitUnknown as error:
+                self.doubts.begin(step, state, batches, error.context["reason"])
+                raise
+            return self._made(step, state, batches)
+
+    def _made(self, step: DurableStep, state: State, batches: Sequence[Batch]) -> Published:
+        """Make what the ledger has visible; the caller has the catalyst's lock, and nothing was committed since the state was written."""
+        catalyst, own, time_us = self._catalyst, step.order.own, state.time_us
+        self._files.keep(step)
+        for batch in batches:
+            catalyst.head.batches.pop((batch.source, batch.batch_id), None)
+        tell_tables(catalyst, step, time_us)
+        if own is not None:
+            published = catalyst.finish(own, time_us, rows=step.rows_bypassed, batch_id=None)
+        else:
+            published = Published(Commit(0, time_us), catalyst.head.advance())
+        self.durable = state
+        catalyst.forget_slots(state.positions)
+        catalyst.arrivals.notify_all()
+        catalyst.space.notify_all()
+        return published
 
     def _finish(self, step: DurableStep) -> None:
         """Clean up behind a published step; nothing here can undo it."""
@@ -289,4 +350,5 @@ class Mover:
 
     def close(self) -> None:
         """Let checkpoints under way finish."""
+        self.doubts.close()
         self._checkpoints.shutdown(wait=True)

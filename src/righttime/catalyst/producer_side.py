@@ -103,6 +103,7 @@ class ProducerSide(CatalystMemory):
     def stage(self, link: Link, flushes: Iterable[Flush], rows: Mapping[str, Sequence[Content]]) -> None:
         """Take archives in, and the rows of an open transaction as uncommitted: only their own producer can read those."""
         with self.lock:
+            self.refuse_halted()  # what is staged may be part of a commit in doubt, and stays as it is
             self.refuse_maintained(link, rows)
             self._take(link, flushes)
             link.staged_rows += self._stage(link, rows)
@@ -187,6 +188,7 @@ class ProducerSide(CatalystMemory):
                 raise TableTapped(table=table, version=self.table(table).version)
 
     def _refuse_closing(self, source: str) -> None:
-        """Refuse what would be acknowledged and then lost: the last look at what has to be safe is under way."""
+        """Refuse what would be acknowledged and then lost: the last look at what has to be safe is under way, or nothing can be made safe any more."""
         if self.closing:
             raise ProducerClosed(source=source)
+        self.refuse_halted()

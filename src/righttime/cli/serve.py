@@ -63,7 +63,7 @@ def serve(
         health = None
         try:
             if metrics_port is not None:
-                health = HealthServer(host=metrics_host, port=metrics_port, ready=lambda: service.ready, status=warehouse.status)
+                health = HealthServer(host=metrics_host, port=metrics_port, unready=lambda: _unready(service, warehouse), status=warehouse.status)
             if health is not None:
                 typer.echo(f"Health and metrics on port {health.port}")
             say_where(service, door)
@@ -85,6 +85,14 @@ def door_of(host: str, port: int, token_file: Path | None, tls_cert: Path | None
 def listen(warehouse: Warehouse, door: Door) -> FlightService:
     """Let others use an open warehouse, until the service is stopped."""
     return FlightService(warehouse, warehouse._writer("serve"), host=door.host, port=door.port, tokens=door.tokens, tls=door.tls)
+
+
+def _unready(service: FlightService, warehouse: Warehouse) -> str:
+    """Say why a service takes no work, or nothing if it does."""
+    if not service.ready:
+        return "stopping"
+    halted = warehouse._writer("serve").catalyst.halted
+    return "" if halted is None else f"{halted.code}: {halted}"
 
 
 def stop_on_signals() -> threading.Event:

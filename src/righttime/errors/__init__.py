@@ -94,6 +94,7 @@
     │   │   └── CommitsMixed     warehouse.commits_mixed
     │   ├── AdoptionRefused      table.adoption_refused
     │   ├── DatabaseUnreachable  database.unreachable    (retryable)
+    │   ├── StateInDoubt         warehouse.in_doubt      (retryable)
     │   ├── WriterLost           warehouse.writer_lost
     │   ├── RightsMissing        database.rights
     │   ├── SchemaChanged        table.changed
@@ -238,6 +239,7 @@ from righttime.errors.warehouses import (
     RightsMissing,
     RowsMoved,
     SchemaChanged,
+    StateInDoubt,
     VersionGone,
     WarehouseClosed,
     WarehouseDamaged,
@@ -337,6 +339,7 @@ __all__ = [
     "SqlFailed",
     "SqlFailedInDatabase",
     "SqlRefused",
+    "StateInDoubt",
     "StateMissing",
     "StatesAhead",
     "StepFailed",

@@ -73,6 +73,14 @@ class DatabaseUnreachable(WarehouseError):
     retryable = True
 
 
+class StateInDoubt(WarehouseError):
+    """Nobody knows yet whether state {state} was committed: {reason}.
+    Until the database tells, nothing is committed or answered; make sure that it can be reached, and try again."""
+
+    code = "warehouse.in_doubt"
+    retryable = True
+
+
 class WriterLost(WarehouseError):
     """This process may no longer write {path}: {reason}. Close the warehouse and open it again; it starts from what is durable."""
 

@@ -23,8 +23,9 @@ _REQUEST_S = 10.0
 class HealthServer:
     """A small HTTP server in a thread of its own."""
 
-    def __init__(self, *, host: str, port: int, ready: Callable[[], bool], status: Callable[[], Status]) -> None:
-        handler = type("Handler", (_Handler,), {"ready": staticmethod(ready), "status": staticmethod(status)})
+    def __init__(self, *, host: str, port: int, unready: Callable[[], str], status: Callable[[], Status]) -> None:
+        """`unready` says why no work is taken, and nothing as long as it is."""
+        handler = type("Handler", (_Handler,), {"unready": staticmethod(unready), "status": staticmethod(status)})
         try:
             self._server = ThreadingHTTPServer((host, port), handler)
         except (OSError, OverflowError) as error:
@@ -45,7 +46,7 @@ class _Handler(BaseHTTPRequestHandler):
     """One request."""
 
     timeout = _REQUEST_S
-    ready: Callable[[], bool]
+    unready: Callable[[], str]
     status: Callable[[], Status]
 
     def do_GET(self) -> None:
@@ -53,8 +54,8 @@ class _Handler(BaseHTTPRequestHandler):
         if path == "/healthz":
             self._answer(HTTPStatus.OK, "ok\n")
         elif path == "/readyz":
-            ready = self.ready()
-            self._answer(HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE, "ready\n" if ready else "stopping\n")
+            reason = self.unready()
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE if reason else HTTPStatus.OK, f"{reason or 'ready'}\n")
         elif path == "/metrics":
             self._metrics()
         else:

@@ -14,7 +14,7 @@ from righttime.catalyst.local import LocalSession
 from righttime.catalyst.messages import Bypass, Flush, Published
 from righttime.catalyst.port import Session, checked_source
 from righttime.changes.schema import TableSchema
-from righttime.errors import BadMessage, NotStored, SessionLost, UnknownTable
+from righttime.errors import BadMessage, CommitUnknown, NotStored, RightTimeError, SessionLost, UnknownTable
 from righttime.flight.access import Grant
 from righttime.flight.contents import ContentReader
 from righttime.flight.frames import Message, typed
@@ -174,10 +174,16 @@ class LoadingCalls:
         batch_id = message.text("batch")
         if not batch_id:
             raise BadMessage(reason="a commit has a batch id")
-        known = session.local.known_batch(batch_id) if message.header.get("again") is True else None
+        known = self._known_before(session, batch_id) if message.header.get("again") is True else None
         if known is not None and message.header.get("rows") is not None:
             raise SessionLost(source=session.local.source, lost=f"commit {known.commit.number} was announced and its rows never came")
         return {"published": published_record(known if known is not None else commit(batch_id))}
+
+    def _known_before(self, session: ProducerSession, batch_id: str) -> Published | None:
+        try:
+            return session.local.known_batch(batch_id)
+        except RightTimeError as error:  # any other error would say that it did not happen
+            raise CommitUnknown(source=session.local.source, reason=f"it could not be looked up ({error.code})") from error
 
     def _stage(self, session: ProducerSession, message: Message) -> Answer:
         flushes, content = self._contents(session, message)

@@ -45,7 +45,11 @@ class Book(Protocol):
     def write_state(
         self, state: State, *, kind: str, batches: Sequence[Batch] = (), table: TableSchema | None = None, view: tuple[str, str] | None = None
     ) -> None:
-        """Make `state` and all that came with it durable, together or not at all. This is the commit point."""
+        """Make `state` and all that came with it durable, together or not at all. This is the commit point. `CommitUnknown` leaves it in doubt."""
+        ...
+
+    def found_out(self, state: State) -> bool:
+        """Tell whether a state that is in doubt was made; raise `DatabaseUnreachable` as long as nobody can tell, `WriterLost` if nobody ever will."""
         ...
 
     def last_number(self) -> int:

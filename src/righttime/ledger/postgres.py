@@ -103,6 +103,10 @@ class PostgresLedger:
         self._written.update(changed)
         reach(CrashPoint.LEDGER_COMMITTED)
 
+    def found_out(self, state: State) -> bool:
+        """Tell whether a state in doubt was made; raise `DatabaseUnreachable` as long as nobody can tell, `WriterLost` if somebody else has written."""
+        return self._for_writing("look a state up").found_out()
+
     def last_number(self) -> int:
         """Return the greatest state number that a durable state or a receipt has; later states must be above it."""
         receipts = "SELECT state FROM {0}.receipt ORDER BY entry DESC LIMIT 1000"

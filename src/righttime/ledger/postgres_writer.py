@@ -3,7 +3,8 @@
 In: statements of one durable step, from store, log and ledger in turn.
 Out: all of them committed by `publish`, or none.
 Promise: whoever has the lock is the only writer; a connection that broke is replaced only if nobody else has written meanwhile, and a
-commit that was under way is then looked up. What an interrupted step left open never becomes part of the next one.
+commit that was under way is then looked up, later if need be: nothing is written before it is known. What an interrupted step left open never
+becomes part of the next one.
 """
 
 import threading
@@ -38,6 +39,7 @@ class PostgresWriter:
         self._session = _session_of(connection)
         self._known = _newest_state(connection, address)
         self._in_doubt: _State | None = None
+        self._after_doubt: list[Callable[[], None]] = []
         self._open = False
         self._lost: str | None = None
         self._versions: dict[str, int] = {}
@@ -120,7 +122,8 @@ class PostgresWriter:
                 raise CommitFailed(source="ledger", step="ledger", reason="an interrupted step had left rows in the transaction; they are gone now")
 
     def publish(self, number: int, time_us: int) -> None:
-        """Commit the step as state `number` of that time: the commit point. If the connection breaks meanwhile, find out on another one."""
+        """Commit the step as state `number` of that time: the commit point. If the connection breaks meanwhile, find out on another one; `CommitUnknown`
+        if that fails, too, and `found_out` has to be asked before anything else is written."""
         with self._guard:
             connection = self._begun()
             try:
@@ -129,14 +132,43 @@ class PostgresWriter:
                 if not is_lost(error):
                     self.roll_back()
                     raise translated(error, self.address, step="commit") from error
-                afterwards, self._afterwards = self._afterwards, []
-                self._find_out((number, time_us), error)
-                self._afterwards = afterwards
+                connection.close()
+                self._in_doubt, self._after_doubt = (number, time_us), [*self._afterwards]
+                self._forget_step()
+                self._find_out(number, error)
+                return
             self._known = (number, time_us)
             afterwards, self._afterwards = self._afterwards, []
             self._forget_step()
         for work in afterwards:
             work()
+
+    def found_out(self) -> bool:
+        """Tell whether the commit in doubt did happen; raise `DatabaseUnreachable` as long as nobody can tell, `WriterLost` if somebody else has written."""
+        with self._guard:
+            state = self._in_doubt
+            assert state is not None, "nothing is in doubt"
+            self._connection, newest = self._looked_up(self._known, state)
+            self._in_doubt = None
+            afterwards, self._after_doubt = self._after_doubt, []
+            if newest != state:
+                return False
+            self._known = state
+        for work in afterwards:
+            work()
+        return True
+
+    def _find_out(self, number: int, error: psycopg.Error) -> None:
+        """Return if the state in doubt was committed before the connection broke; otherwise raise what is true."""
+        try:
+            happened = self.found_out()
+        except WriterLost as cause:
+            raise CommitUnknown(source="ledger", reason=f"state {number}: {cause.context['reason']}") from error
+        except RightTimeError as cause:
+            reason = f"the connection to {self.address.name} broke while state {number} was committed, and it could not be looked up ({cause.code})"
+            raise CommitUnknown(source="ledger", reason=reason) from error
+        if not happened:
+            raise CommitFailed(source="ledger", step="commit", reason="the connection broke; looked up: it was not committed") from error
 
     def roll_back(self) -> None:
         """End the step's transaction, if there is one, without a trace."""
@@ -215,30 +247,32 @@ class PostgresWriter:
             raise WriterLost(path=self.address.name, reason=self._lost)
         if self._connection is None:
             raise WarehouseClosed(path=self.address.name)
+        if self._in_doubt is not None:
+            raise DatabaseUnreachable(path=self.address.name, reason=f"whether state {self._in_doubt[0]} was committed is not known yet")
         if self._connection.closed:
             was_open = self._open
             self._forget_step()
             if was_open:
                 raise DatabaseUnreachable(path=self.address.name, reason="the connection broke during a step")
-            self._connection = self._replaced()
+            self._connection, _ = self._looked_up(self._known)
         return self._connection
 
-    def _replaced(self) -> Connection:
-        """Return a new connection with the lock; `WriterLost` if somebody else has written, or has the lock."""
+    def _looked_up(self, *possible: _State) -> tuple[Connection, _State]:
+        """Return a new connection with the lock, and the newest state; `WriterLost`, for ever, if that is none of ours or somebody else has the lock."""
+        if self._lost is not None:
+            raise WriterLost(path=self.address.name, reason=self._lost)
         try:
-            connection, newest = self._looked_up()
+            connection, newest = self._locked()
         except WarehouseLocked as error:
             self._lost = f"its connection broke, and another process has the lock now ({error.context['pid']})"
             raise WriterLost(path=self.address.name, reason=self._lost) from None
-        if newest != self._known:
+        if newest not in possible:
             connection.close()
-            own = newest == self._in_doubt
-            self._lost = "a commit whose outcome was unknown did happen" if own else f"its connection broke, and another process wrote state {newest[0]}"
+            self._lost = f"its connection broke, and another process wrote state {newest[0]}"
             raise WriterLost(path=self.address.name, reason=self._lost)
-        self._in_doubt = None
-        return connection
+        return connection, newest
 
-    def _looked_up(self) -> tuple[Connection, _State]:
+    def _locked(self) -> tuple[Connection, _State]:
         """Return a new connection with the lock, and the newest state; raise `WarehouseLocked`, or `DatabaseUnreachable` whatever the server says."""
         connection = connect(self.address)
         try:
@@ -261,26 +295,6 @@ class PostgresWriter:
             if _end_session(connection, self._session):
                 raise DatabaseUnreachable(path=self.address.name, reason="the session whose connection broke has not ended yet") from None
             raise
-
-    def _find_out(self, state: _State, error: psycopg.Error) -> None:
-        """Return if `state` was committed before the connection broke; otherwise raise what is true."""
-        assert self._connection is not None
-        self._connection.close()
-        self._forget_step()
-        # In doubt until the ledger was seen, however this ends.
-        self._in_doubt = state
-        try:
-            connection, newest = self._looked_up()
-        except RightTimeError as cause:
-            reason = f"the connection to {self.address.name} broke while state {state[0]} was committed, and it could not be looked up ({cause.code})"
-            raise CommitUnknown(source="ledger", reason=reason) from error
-        if newest not in (state, self._known):
-            connection.close()
-            self._lost = f"its connection broke, and another process wrote state {newest[0]}"
-            raise CommitUnknown(source="ledger", reason=f"another process wrote state {newest[0]} since the connection broke") from error
-        self._connection, self._in_doubt = connection, None
-        if newest != state:
-            raise CommitFailed(source="ledger", step="commit", reason="the connection broke; looked up: it was not committed") from error
 
 
 def lock_holder(connection: Connection, address: Address) -> tuple[int, str] | None:

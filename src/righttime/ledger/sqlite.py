@@ -131,6 +131,11 @@ class Ledger:
             reach(CrashPoint.LEDGER_BEGUN)
         reach(CrashPoint.LEDGER_COMMITTED)
 
+    def found_out(self, state: State) -> bool:
+        """Tell whether a state was made; this ledger is never in doubt."""
+        newest = self.newest_state()
+        return (newest.number, newest.time_us) == (state.number, state.time_us)
+
     def last_number(self) -> int:
         """Return the greatest state number that a durable state or a receipt has; later states must be above it."""
         receipts = "SELECT json_extract(json, '$.state') AS state FROM receipt ORDER BY entry DESC LIMIT 1000"
