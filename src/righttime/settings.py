@@ -91,7 +91,7 @@ class Settings(BaseSettings):
     snapshot_ttl_s: Seconds = Field(default=30.0, gt=0, description="A query over the network that is silent for this long loses its snapshot.")
     reconnect_s: Seconds = Field(default=30.0, ge=0, description="How long a client tries to reach a service that does not answer.")
     call_timeout_s: Seconds = Field(default=20.0, gt=0, description="How long a client waits for an answer before it looks whether the service is there.")
-    stop_wait_s: Seconds = Field(default=10.0, ge=0, description="How long a stopping service waits for calls under way and for what lazy producers owe.")
+    stop_wait_s: Seconds = Field(default=10.0, ge=0, description="How long a stopping service waits for calls, for queries and for what lazy producers owe.")
 
     clock_skew_s: Seconds = Field(default=60.0, gt=0, description="How far a service lets itself be set ahead of its clock by the other services of a group.")
 

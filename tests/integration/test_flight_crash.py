@@ -9,12 +9,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import righttime as rt
 from righttime.catalyst.producer import Durability
-from righttime.errors import RightTimeError, ServiceUnreachable, SessionLost
+from righttime.errors import LeaseExpired, RightTimeError, ServiceUnreachable, SessionLost
+from righttime.flight import reading
 from righttime.flight.warehouse import RemoteWarehouse, open_remote
 from tests.support.proxy import Proxy
 from tests.support.services import Service
@@ -312,6 +314,31 @@ def test_queries_wait_for_a_restart(service: Service) -> None:
         service.start()
         thread.join(timeout=60)
         assert answers == [[1]]
+
+
+def test_a_query_under_way_when_the_service_is_restarted_is_asked_once_more(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The service that held its rows is gone, and nothing was answered: the client asks the new one. A second time it says so instead."""
+    with shop(service.connect()) as wh:
+        with wh.producer(name="till") as load:
+            load.insert("sale", (1, 1))
+            load.commit(durability="log")
+        rows, reads = reading.RemoteSnapshots.rows, []
+
+        def interrupted(self: Any, table: Any, *columns: Any) -> Any:
+            reads.append(table.snapshot_id)
+            if len(reads) == 1:
+                service.kill()
+                service.start()
+            elif len(reads) > 2:
+                self._release(table.snapshot_id)
+            return rows(self, table, *columns)
+
+        monkeypatch.setattr(reading.RemoteSnapshots, "rows", interrupted)
+        answer = wh.read("sale")
+        assert (answer.rows(), len(set(reads)), answer.receipt.verify().ok) == ([(1, 1)], 2, True)
+        with pytest.raises(LeaseExpired):
+            wh.read("sale")
+        assert len(set(reads)) == 4
 
 
 def test_receipts_hold_over_a_restart(service: Service) -> None:

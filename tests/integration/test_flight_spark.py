@@ -1,18 +1,20 @@
 """Queries of a client's own Spark on a service's snapshots: files where they can be read, rows over Flight where they cannot."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import righttime as rt
-from righttime.errors import LeaseExpired, SqlFailed
+from righttime.errors import LeaseExpired, ServiceUnreachable, SqlFailed
 from righttime.flight import reading
-from righttime.flight.warehouse import RemoteWarehouse
+from righttime.flight.warehouse import RemoteWarehouse, open_remote
 from righttime.pipeline.spark import SparkOwner
 from righttime.query.contract import Contract
+from tests.support.proxy import Proxy
 from tests.support.services import Service
 
 
@@ -129,6 +131,79 @@ def test_a_relation_fails_loudly_once_its_snapshot_is_gone(service: Service, spa
             with pytest.raises(Exception, match=r"lease\.expired"):
                 frame.toArrow()
             snapshots.rows(snapshot.tables["late"])
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], object]], None]:
+    """Have something happen once a query has its relations, before Spark reads from them."""
+
+    def between(happens: Callable[[Any], object]) -> None:
+        relation = reading.RemoteSnapshots.relation
+
+        def then(self: Any, spark: SparkOwner, child: Any, table: Any) -> Any:
+            made = relation(self, spark, child, table)
+            happens(table)
+            return made
+
+        monkeypatch.setattr(reading.RemoteSnapshots, "relation", then)
+
+    return between
+
+
+def test_a_query_whose_snapshot_goes_while_spark_reads_has_lapsed_and_is_no_bad_sql(
+    wh: RemoteWarehouse, service: Service, interrupted: Callable[[Callable[[Any], object]], None]
+) -> None:
+    """Files that are gone by then, or a service that does not know the snapshot: LeaseExpired, which is worth another try, and not SqlFailed."""
+    load(wh, "sale", [(1, 1, "stored")], materialize=True)
+    with service.connect() as other:
+
+        def lapse(table: Any) -> None:
+            other._transport.call("snapshot.release", {"snapshot": table.snapshot_id})
+            with other.producer(name="changer") as producer:
+                producer.delete("sale")
+                producer.commit(materialize=True)
+            other.gc()
+
+        interrupted(lapse)
+        with pytest.raises(LeaseExpired) as caught:
+            wh.sql("SELECT sum(qty) FROM sale")
+    assert caught.value.retryable
+
+
+@pytest.fixture
+def far(service: Service, spark_owner: SparkOwner, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """A way to the service that can be cut, for a client that sees none of its files; the table has a part in each of eight files."""
+    spark_owner.session()
+    monkeypatch.setattr(reading, "_same", lambda place: False)
+    monkeypatch.setattr(reading, "_PARTITIONS_MAX", 2)
+    with Proxy(service.port, seed=5) as proxy:
+        with service.connect() as direct:
+            direct.create_table("much", "sku INT, name STRING", if_not_exists=True)
+            with direct.producer(name="much") as producer:
+                producer.delete("much")
+                for part in range(8):
+                    producer.insert_many("much", [(number, f"name {number}") for number in range(part * 5000, part * 5000 + 5000)])
+                    producer.commit(materialize=True)
+        yield proxy
+
+
+def test_connections_that_break_while_spark_reads_cost_time_and_no_row(far: Proxy) -> None:
+    """A stream goes on where it was: each row once, though no connection lives long enough for a whole one."""
+    with open_remote(far.address) as wh:
+        wh.tables()
+        far.misbehave((150_000, 300_000))
+        assert wh.sql("SELECT count(*), sum(sku), count(DISTINCT name) FROM much").rows() == [(40_000, sum(range(40_000)), 40_000)]
+    assert far.cuts >= 2
+
+
+def test_a_service_that_spark_does_not_reach_is_said_to_be_out_of_reach(far: Proxy, interrupted: Callable[[Callable[[Any], object]], None]) -> None:
+    """It is waited for as long as any other call waits; then it is ServiceUnreachable, and not SqlFailed."""
+    with open_remote(far.address, reconnect_s=0.5) as wh:
+        interrupted(lambda table: far.cut(refuse=True))
+        with pytest.raises(ServiceUnreachable) as caught:
+            wh.sql("SELECT count(*) FROM much")
+        assert caught.value.context["target"] == far.address
+        far.heal()
 
 
 def test_every_type_streams(service: Service, spark_owner: SparkOwner, monkeypatch: pytest.MonkeyPatch) -> None:

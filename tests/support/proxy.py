@@ -65,6 +65,11 @@ class Proxy:
             self._keeps_answers = False
             self._flowing.set()
 
+    def misbehave(self, bytes_range: tuple[int, int]) -> None:
+        """Break every connection now, and each new one after a number of bytes from a range."""
+        self._bytes_range = bytes_range
+        self.cut()
+
     def behave(self) -> None:
         """Cut nothing by itself any more."""
         self._bytes_range = None

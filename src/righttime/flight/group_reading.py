@@ -165,6 +165,10 @@ class GroupSnapshots:
         """Return a fresh relation of a table at the cut."""
         return self._members.owner(table.schema.name).snapshots.relation(spark, child, table)
 
+    def has_lapsed(self, table: RemoteTable) -> bool:
+        """Tell whether the owner of a table says that it holds its snapshot no longer."""
+        return self._members.owner(table.schema.name).snapshots.has_lapsed(table)
+
     # -- receipts ----------------------------------------------------------------------------------------------------
 
     def issue(self, snapshot: GroupSnapshot, *, query: str, parameters: Sequence[str], rows: int, digest: str) -> Receipt:

@@ -8,7 +8,7 @@ Promise: a held snapshot does not change and does not go before its lease lapses
 import hmac
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,7 +18,7 @@ import pyarrow.dataset as ds
 from righttime.changes.clock import Clock
 from righttime.changes.operations import Numbers
 from righttime.changes.schema import TableSchema
-from righttime.errors import LeaseExpired, TooManySnapshots, WarehouseDamaged
+from righttime.errors import LeaseExpired, ServiceBusy, TooManySnapshots, WarehouseDamaged
 from righttime.query.contract import Contract
 from righttime.query.snapshot import Snapshot, Snapshots
 from righttime.settings import Settings
@@ -86,6 +86,8 @@ class HeldSnapshots:
         self._lock = threading.Lock()
         self._held: dict[str, Held] = {}
         self._taking: dict[str, _Turn] = {}
+        self._streams = 0
+        self._fewer = threading.Condition(self._lock)
 
     def take(self, snapshot_id: str, contract: Contract, take: Callable[[], AbstractContextManager[Snapshot]], *, grant: str) -> Held:
         """Take a snapshot and hold it; asking again under the same id gives the same one."""
@@ -134,8 +136,8 @@ class HeldSnapshots:
         with self._lock:
             found = next((held for known, held in self._held.items() if hmac.compare_digest(known.encode(), snapshot_id.encode(errors="replace"))), None)
         if found is None:
-            ttl_s = self._settings.snapshot_ttl_s
-            raise LeaseExpired(reason=f"the service does not know the query: it was restarted, or heard nothing of it for {ttl_s:g} s (snapshot_ttl_s)")
+            reason = f"the service does not know the query: it was restarted, or heard nothing of it for {self._settings.snapshot_ttl_s:g} s (snapshot_ttl_s)"
+            raise LeaseExpired(reason=reason, known=False)
         found.heard_s = self._clock.monotonic_s()
         return found
 
@@ -153,11 +155,31 @@ class HeldSnapshots:
         """Let a snapshot go; raises `LeaseExpired` if its rows may have been freed before. None if it is gone already."""
         with self._lock:
             held = self._held.pop(snapshot_id, None)
+            self._fewer.notify_all()
         if held is not None:
             self._count()
             held.tables.clear()
             held.stack.close()
         return held
+
+    @contextmanager
+    def streaming(self) -> Iterator[None]:
+        """Count a stream of rows while it is sent, beside the calls and within the same bound: it lasts as long as its reader takes to read it."""
+        with self._lock:
+            if self._streams >= self._settings.calls_max:
+                raise ServiceBusy(used=self._streams, what="streams of rows", setting="calls_max")
+            self._streams += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._streams -= 1
+                self._fewer.notify_all()
+
+    def await_finished(self, timeout_s: float) -> bool:
+        """Wait until no query holds a snapshot or is sent rows; tell whether that came true in time."""
+        with self._lock:
+            return self._fewer.wait_for(lambda: not self._held and not self._streams, timeout=timeout_s)
 
     def expire(self, *, everything: bool = False) -> None:
         """Let go of snapshots whose query was silent for too long."""

@@ -5,6 +5,8 @@ Out: answers, from files where this machine can read them, else from rows that t
 Promise: as `query.consumer.Consumer`; every relation is made for one query and bound to its snapshot.
 """
 
+import base64
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,22 +20,25 @@ import pyarrow as pa
 from righttime.catalyst.producer import OwnRows
 from righttime.changes.operations import Numbers
 from righttime.changes.schema import TableSchema
-from righttime.errors import RightTimeError
+from righttime.errors import LeaseExpired, RightTimeError, SqlFailed
+from righttime.flight.failures import failure_from_text
 from righttime.flight.frames import Message, typed, write_frame
 from righttime.flight.records import contract_record
 from righttime.flight.renewals import Renewals
 from righttime.flight.session import RemoteSession
-from righttime.flight.source import NAME, register_source, source_options
-from righttime.flight.transport import Transport
+from righttime.flight.source import MARK, NAME, register_source, source_options
+from righttime.flight.transport import CHANNEL, Transport
 from righttime.ledger.receipts import Receipt
 from righttime.pipeline.spark import SparkOwner, _all_nullable
-from righttime.query.consumer import Consumer
+from righttime.query.answer import Answer
+from righttime.query.consumer import Consumer, Plan
 from righttime.query.contract import Contract
 from righttime.telemetry import get_log
 
 log = get_log("flight")
 
 _PARTITIONS_MAX = 64
+_CARRIED = re.compile(rf"{MARK} ([A-Za-z0-9+/=]+)")
 
 
 class Places:
@@ -162,8 +167,15 @@ class RemoteSnapshots:
         parts = np.array_split(np.array(places), min(len(places), _PARTITIONS_MAX))
         header = {"snapshot": table.snapshot_id, "table": table.schema.name, "columns": table.schema.columns.names}
         tickets = [write_frame({**header, "places": [int(place) for place in part]}).to_pybytes() for part in parts]
-        options = source_options(self._transport.target.location, self._transport.target.roots, tickets)
+        options = source_options(self._transport.target, tickets, channel=CHANNEL, reconnect_s=self._transport.reconnect_s)
         return child.read.format(NAME).schema(_all_nullable(table.schema.columns)).options(**options).load()
+
+    def has_lapsed(self, table: RemoteTable) -> bool:
+        """Tell whether the service says that it holds a table's snapshot no longer; not if it says nothing."""
+        try:
+            return bool(self._transport.call("renew", {"sessions": [], "snapshots": [table.snapshot_id]}, reconnect_s=0.0).listed("snapshots"))
+        except RightTimeError:
+            return False
 
     def issue(self, snapshot: RemoteSnapshot, *, query: str, parameters: Sequence[str], rows: int, digest: str) -> Receipt:
         """Let the snapshot go and have the service seal the receipt."""
@@ -178,15 +190,54 @@ class RemoteConsumer(Consumer):
 
     _snapshots: Any
 
+    def read(self, table: str, **asked: Any) -> Answer:
+        """Answer with one table, without Spark."""
+        return _once_more(lambda: Consumer.read(self, table, **asked))
+
+    def _answer_sql(self, text: str, contract: Contract, parameters: Sequence[Any], own: OwnRows | None) -> Answer:
+        if own is not None:  # whether the service still has all of them is not known here
+            return super()._answer_sql(text, contract, parameters, own)
+        return _once_more(lambda: Consumer._answer_sql(self, text, contract, parameters, None))
+
     def _rows(self, table: Any, columns: Sequence[str] | None) -> pa.Table:
         """Let the service send what is wanted, and nothing else."""
         rows: pa.Table = self._snapshots.rows(table, None if columns is None else list(dict.fromkeys(columns)))
         return rows if columns is None else rows.select(columns)
 
+    def run(self, text: str, plan: Plan, tables: Mapping[str, Any], parameters: Sequence[Any]) -> pa.Table:
+        """Run a query here. Where Spark fails because rows of the service did not come, or because files of a lapsed snapshot are gone, that is the error."""
+        try:
+            return super().run(text, plan, tables, parameters)
+        except SqlFailed as error:
+            found = _carried(error)
+            if found is None and any(self._snapshots.has_lapsed(table) for table in tables.values()):
+                reason = "the service let them go before Spark had read them, because it was restarted or heard nothing of the query"
+                found = LeaseExpired(reason=reason, known=False)
+            if found is None:
+                raise
+            raise found from error
+
     def issue(self, snapshot: Any, contract: Contract, *, query: str, parameters: tuple[str, ...], rows: int, digest: str) -> Receipt:
         """Have the service seal and keep the receipt: it knows what was read."""
         receipt: Receipt = self._snapshots.issue(snapshot, query=query, parameters=parameters, rows=rows, digest=digest)
         return receipt
+
+
+def _once_more(ask: Callable[[], Answer]) -> Answer:
+    """Ask again if the service has forgotten the query, which a restart makes it do: nothing was answered yet, and a newer state is as fresh as asked."""
+    try:
+        return ask()
+    except LeaseExpired as error:
+        if error.context.get("known") is not False:
+            raise  # it held the rows for as long as it may, and would again
+        log.info("query.again", reason=error.context.get("reason"))
+    return ask()
+
+
+def _carried(error: SqlFailed) -> RightTimeError | None:
+    """Return the failure that a task met while it read rows of the service; None if Spark has another reason."""
+    found = _CARRIED.search(str(error.__cause__))
+    return None if found is None else failure_from_text(base64.b64decode(found[1]))
 
 
 def _same(place: Any) -> bool:

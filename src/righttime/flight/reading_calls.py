@@ -114,7 +114,10 @@ class ReadingCalls:
         return {}
 
     def rows(self, message: Message) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """Return the rows of some files of a held snapshot, as a stream. The snapshot's id is the right to read it."""
+        """Return the rows of some files of a held snapshot, as a stream, without the first ones that are to be skipped: a reader has them already.
+
+        The snapshot's id is the right to read it.
+        """
         held = self.held.get(message.text("snapshot"))
         table = held.tables.get(message.text("table"))
         if table is None:
@@ -125,13 +128,14 @@ class ReadingCalls:
         if any(not 0 <= place < len(table.files) for place in places) or any(name not in table.schema.columns.names for name in names):
             raise BadMessage(reason="the snapshot has no such file or column")
         schema = pa.schema([table.schema.columns.field(name) for name in names])
-        return schema, self._streamed(held, table.batches(places, names))
+        return schema, _after(message.optional_number("skip") or 0, self._streamed(held, table.batches(places, names)))
 
     def _streamed(self, held: Held, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
-            for batch in batches:
-                self.held.get(held.snapshot_id)
-                yield batch
+            with self.held.streaming():
+                for batch in batches:
+                    self.held.get(held.snapshot_id)
+                    yield batch
         except (WarehouseDamaged, VersionGone):
             # Files and transactions go when a lease has lapsed, the client's or the query's own; then that is the reason.
             self.held.get(held.snapshot_id)
@@ -154,3 +158,11 @@ class ReadingCalls:
             raise LeaseExpired.after(self._engine.clock.monotonic_s() - held.granted_s)
         receipt = issue_receipt(self._engine.ledger, held.snapshot, held.contract, query=query, parameters=parameters, rows=rows, digest=digest)
         return {"receipt": receipt.to_json()}
+
+
+def _after(rows: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Leave the first rows out."""
+    for batch in batches:
+        if rows < batch.num_rows:
+            yield batch.slice(max(rows, 0))
+        rows -= batch.num_rows

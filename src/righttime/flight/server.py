@@ -86,7 +86,7 @@ class FlightService:
                     log.error("reaper.failed", error=repr(error))
 
     def stop(self) -> None:
-        """Take no new work, let calls and lazy producers finish, end all sessions. What is owed then is noted as lost. The warehouse stays open."""
+        """Take no new work, let calls, queries and lazy producers finish, end all sessions. What is owed then is noted as lost. The warehouse stays open."""
         if self._ended.is_set():
             return
         self.desk.stopping = True
@@ -94,7 +94,9 @@ class FlightService:
         deadline_s = self._engine.clock.monotonic_s() + wait_s
         self.desk.await_idle(wait_s / 2)  # after that nobody makes new debts
         self._collect_debts(deadline_s)
-        self.desk.await_idle(max(deadline_s - self._engine.clock.monotonic_s(), 0.1))
+        if not self.desk.reading.held.await_finished(self._left_s(deadline_s)):
+            log.warning("service.queries_under_way", host=self.host)
+        self.desk.await_idle(self._left_s(deadline_s))
         self._ended.set()
         for session in self.desk.loading.sessions.all():
             self.desk.loading.sessions.end(session, why="service stopped")
@@ -103,6 +105,9 @@ class FlightService:
         self._reaper.join(timeout=10)
         self.desk.reading.clear_away()
         log.info("service.stopped", host=self.host)
+
+    def _left_s(self, deadline_s: float) -> float:
+        return max(deadline_s - self._engine.clock.monotonic_s(), 0.1)
 
     def _shut_down(self) -> None:
         """Stop listening. That waits for calls under way, for which a client that reads slowly may take for ever."""

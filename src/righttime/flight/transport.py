@@ -45,7 +45,7 @@ _BACK_OFF_S = (0.05, 2.0)
 _KNOCK_S = 5.0
 _FRAME_BYTES_MAX = 2**31 - 1
 # Every client has its own connections, and gRPC tries again as soon as we do instead of after a pause of its own.
-_CHANNEL = [
+CHANNEL = [
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 1000),
@@ -98,7 +98,7 @@ class Target:
 
     def client(self) -> Any:
         """Return a new client; it connects on first use."""
-        return flight.FlightClient(self.location, tls_root_certs=self.roots, generic_options=_CHANNEL)
+        return flight.FlightClient(self.location, tls_root_certs=self.roots, generic_options=CHANNEL)
 
 
 class Transport:
@@ -112,6 +112,7 @@ class Transport:
         self._client = target.client()
         self._closed = threading.Event()
         self.message_bytes_max = settings.message_bytes_max
+        self.reconnect_s = settings.reconnect_s
 
     def call(self, action: str, header: Mapping[str, Any] | None = None, parts: Sequence[Any] = (), **options: Any) -> Message:
         """Send one message and return its answer; a coded error of the service is raised."""
@@ -165,7 +166,7 @@ class Transport:
     def _patiently(self, attempt: Callable[[int], Any], reconnect_s: float | None) -> Any:
         """Try until there is an answer. Each time a service is only slow we wait twice as long: a call that waits there is work for it, too."""
         patience = 1
-        bound_s = self._settings.reconnect_s if reconnect_s is None else reconnect_s
+        bound_s = self.reconnect_s if reconnect_s is None else reconnect_s
         failing_s: float | None = None
         delay_s = _BACK_OFF_S[0]
         while True:
