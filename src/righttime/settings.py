@@ -75,6 +75,9 @@ class Settings(BaseSettings):
 
     # Flows.
     drain_rows_max: Count = Field(default=100_000, ge=1, description="Changes that one drain takes; more are parted at commits.")
+    drain_output_rows_max: Count = Field(
+        default=1_000_000, ge=1, description="Rows that a drain brings into memory; more are written to files by Spark and taken from there in pieces."
+    )
     drain_jobs_max: Count = Field(default=256, ge=1, description="Jobs that one drain takes.")
     background_rows: Count = Field(default=100_000, ge=1, description="A flow takes changes without being asked once more than so many wait.")
     background_idle_s: Seconds = Field(default=1.0, ge=0, description="A flow takes waiting changes when no query came for this long; 0 = never.")

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from righttime.changes.schema import TableSchema, declare_table
 from righttime.pipeline.analysis import Analysed, analyse
 from righttime.pipeline.execute import DrainResult, run_drain, run_planned
+from righttime.pipeline.filed import FiledRows, Held, lines_of
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.operators.signed import WEIGHT
 from righttime.pipeline.planned import DoesNotFit, PlannedDrains
@@ -80,10 +81,10 @@ class MemoryStates:
     def __init__(self) -> None:
         self.parts: dict[tuple[str, str], list[pa.Table]] = {}
 
-    def append(self, states: Mapping[tuple[str, str], pa.Table]) -> None:
+    def append(self, states: Mapping[tuple[str, str], Held]) -> None:
         """Keep what a drain added."""
-        for name, table in states.items():
-            self.parts.setdefault(name, []).append(table)
+        for name, rows in states.items():
+            self.parts.setdefault(name, []).extend(rows.pieces() if isinstance(rows, FiledRows) else [rows])
 
     def frame(self, child: SparkSession, node: str, part: str, *, up_to_job: int | None = None, wanted: Spans | None = None) -> DataFrame | None:
         """Return one part, without what earlier drains added if it cannot have the wanted values."""
@@ -186,7 +187,7 @@ class Bench:
     def _publish(self, job: int, result: DrainResult) -> None:
         for name, lines in result.targets.items():
             keys = self.tables[name].keys
-            for line in lines.filter(pc.equal(lines.column("_job"), job)).to_pylist():
+            for line in (line for some in lines_of(lines, job) for line in some.to_pylist()):
                 line.pop("_job")
                 operation = line.pop("_op")
                 key = tuple(line[column] for column in keys)

@@ -35,6 +35,7 @@
     │   │   ├── LookupFailed     flow.lookup
     │   │   ├── StepFailed       flow.step
     │   │   ├── TooManyDeadLetters  flow.dead_letters
+    │   │   ├── DrainTooLarge    flow.drain_too_large
     │   │   ├── TableMaintained  table.maintained
     │   │   │   └── TargetChanged  table.target_changed
     │   │   ├── TableTapped      table.tapped
@@ -146,6 +147,7 @@ from righttime.errors.flows import (
     ColumnsFixed,
     CommitLate,
     DeadLettersFull,
+    DrainTooLarge,
     ExpectationFailed,
     FlowChanged,
     FlowCycle,
@@ -282,6 +284,7 @@ __all__ = [
     "ContractError",
     "DatabaseUnreachable",
     "DeadLettersFull",
+    "DrainTooLarge",
     "ExpectationFailed",
     "FileNotWritten",
     "FlowChanged",

@@ -97,6 +97,13 @@ class TooManyDeadLetters(SaysWhy, FlowError):
     code = "flow.dead_letters"
 
 
+class DrainTooLarge(FlowError):
+    """Flow {flow!r}: a row fails in jobs {jobs}, and they give more rows ({bound}, drain_output_rows_max) than can be searched for it in memory.
+    Nothing was published; mend the row at its source, or raise the bound, and run the flow again."""
+
+    code = "flow.drain_too_large"
+
+
 class TableMaintained(FlowError):
     """Table {table!r} is maintained by flow {flow!r}: it holds what the flow makes of its streams. Change the streams, or write into another table."""
 

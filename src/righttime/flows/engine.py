@@ -8,11 +8,10 @@ Promise: state is on disk before a job of the drain can be published; state of j
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from righttime.changes.faults import CrashPoint, reach
@@ -20,7 +19,9 @@ from righttime.flows.inputs import inputs_of, spans_in, tables_in
 from righttime.flows.jobs import FlowJob
 from righttime.flows.letters import PART, STEP, LetterBook
 from righttime.pipeline.analysis import Analysed
-from righttime.pipeline.execute import DrainResult, run_drain, run_planned
+from righttime.pipeline.collecting import TooMuchOutput
+from righttime.pipeline.execute import DrainResult, Room, run_drain, run_planned
+from righttime.pipeline.filed import lines_of
 from righttime.pipeline.limits import CheckStorable
 from righttime.pipeline.operators.query import Reach
 from righttime.pipeline.planned import DoesNotFit, PlannedDrains
@@ -54,10 +55,11 @@ class DrainEngine:
         anew: bool = False,
         plans_serve_again: bool = True,
         check: CheckStorable | None = None,
+        output_rows_max: int = 1_000_000,
     ) -> None:
         """Go on with the state in a folder as it was after the last job; with `anew`, with none, whatever a crash has left there.
 
-        `check` refuses what the store of the targets could never hold: such rows are dead letters.
+        `check` refuses what the store of the targets could never hold: such rows are dead letters. More output than `output_rows_max` rows is in files.
         """
         self._analysed = analysed
         self._spark = spark
@@ -66,7 +68,8 @@ class DrainEngine:
         self._scratch = scratch
         self._states = StateStore(folder, analysed.fingerprint, flow=analysed.flow.name, anew=anew)
         self._states.forget_after(last_job)
-        self._plans = PlannedDrains(analysed, spark, self._states, streams=streams, folder=scratch)
+        self._room = Room(output_rows_max, self._states.staging)
+        self._plans = PlannedDrains(analysed, spark, self._states, streams=streams, folder=scratch, rows_max=output_rows_max)
         self._plan_failures = 0 if plans_serve_again else _PLAN_FAILURES_MAX  # in a row, of drains that went well by themselves
         # Counted by whoever drains; who sums up notes how far they were.
         self._drains = _DRAINS_MAX  # files of earlier runs are summed up after the first drain
@@ -87,9 +90,13 @@ class DrainEngine:
         plans = self._plans.made
         result = self._result(child, jobs, numbers)
         reach(CrashPoint.JOB_COMPUTED)
-        letters, kept = self._letters.take(result.dead_letters, result.targets, {job.number: job.part_of for job in jobs if job.part_of is not None})
-        states = {**result.states, (STEP, PART): kept} if kept.num_rows else result.states
-        self._states.append(numbers[0], numbers[-1], states)
+        try:
+            letters, kept = self._letters.take(result.dead_letters, result.targets, {job.number: job.part_of for job in jobs if job.part_of is not None})
+            states = {**result.states, (STEP, PART): kept} if kept.num_rows else result.states
+            self._states.append(numbers[0], numbers[-1], states)
+        except BaseException:
+            result.close()
+            raise
         self._drains += 1
         self._readers += self._plans.made - plans
         return Drained(result, self._letters.table.name, letters)
@@ -105,6 +112,8 @@ class DrainEngine:
             return self._by_itself(child, jobs, numbers, spans)
         except TooMuchState:
             return self._by_itself(child, jobs, numbers, spans, reach="sent")
+        except TooMuchOutput:
+            return self._by_itself(child, jobs, numbers, spans, is_large=True)
         if planned is not None:
             self._plan_failures = 0
             return planned
@@ -115,12 +124,22 @@ class DrainEngine:
         return result
 
     def _by_itself(
-        self, child: SparkSession, jobs: Sequence[FlowJob], numbers: range, spans: Mapping[str, Spans], *, reach: Reach | None = None
+        self, child: SparkSession, jobs: Sequence[FlowJob], numbers: range, spans: Mapping[str, Spans], *, reach: Reach | None = None, is_large: bool = False
     ) -> DrainResult:
         self._readers += 1
         with inputs_of(self._spark, child, self._streams, jobs, folder=self._scratch, flow=self._analysed.flow.name) as inputs:
             return run_drain(
-                self._analysed, child, inputs, self._states, numbers, spans=spans, dead_letters_max=self._letters_max, reach=reach, check=self._check
+                self._analysed,
+                child,
+                inputs,
+                self._states,
+                numbers,
+                spans=spans,
+                dead_letters_max=self._letters_max,
+                reach=reach,
+                check=self._check,
+                room=self._room,
+                is_large=is_large,
             )
 
     def forget(self) -> None:
@@ -167,9 +186,13 @@ class Drained:
                 counts[each.name] += each.rows
         return dict(counts)
 
-    def of_job(self, number: int) -> dict[str, pa.Table]:
-        """Return the lines of each target that the job changes."""
-        chosen = {table: lines.filter(pc.equal(lines["_job"], number)) for table, lines in self.result.targets.items()}
+    def of_job(self, number: int) -> Iterator[tuple[str, pa.Table]]:
+        """Yield the lines of each target that the job changes, in one table or in several."""
+        for table, lines in self.result.targets.items():
+            yield from ((table, some) for some in lines_of(lines, number))
         if number in self._letters:
-            chosen[self._letters_table] = self._letters[number]
-        return {table: lines for table, lines in chosen.items() if lines.num_rows}
+            yield self._letters_table, self._letters[number]
+
+    def close(self) -> None:
+        """Let go of what is in files."""
+        self.result.close()

@@ -5,7 +5,7 @@ Out: values for the runner, the status and the explanation of a query.
 Promise: a job knows exactly which changes it takes: those later than the horizon before it, up to its own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -44,10 +44,11 @@ class FlowJob:
 
 
 class Drained(Protocol):
-    """What a drain made: for each target its lines, job by job."""
+    """What a drain made: for each target its lines, job by job, in one table or in several; it may be in files until it is closed."""
 
-    def of_job(self, number: int) -> dict[str, pa.Table]: ...
+    def of_job(self, number: int) -> Iterator[tuple[str, pa.Table]]: ...
     def unmet(self, number: int) -> dict[str, int]: ...
+    def close(self) -> None: ...
 
 
 class Engine(Protocol):

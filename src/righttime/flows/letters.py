@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from righttime.changes.schema import TableSchema, declare_table
 from righttime.errors.flows import TooManyDeadLetters
 from righttime.errors.spark_words import in_short
+from righttime.pipeline.filed import Lines, jobs_of, lines_of
 
 STEP = "dead_letters"
 PART = "letters"
@@ -64,7 +64,7 @@ class LetterBook:
                 letter = Letter(row["step"], row["line"], row["reason"], row["row"], row["_w_sum"], row["_job_max"])
                 self._letters[self._id(letter)] = letter
 
-    def take(self, failed: pa.Table, targets: Mapping[str, pa.Table], parts_of: Mapping[int, int]) -> tuple[dict[int, pa.Table], pa.Table]:
+    def take(self, failed: pa.Table, targets: Mapping[str, Lines], parts_of: Mapping[int, int]) -> tuple[dict[int, pa.Table], pa.Table]:
         """Take the failed rows of a drain, and the lines that did not fail; return the lines of our table by job, and what to keep as state.
 
         `parts_of` has the jobs that are shown for those that are parts of them.
@@ -73,7 +73,8 @@ class LetterBook:
         jobs = {row["job"] for row in rows}
         # A letter may end in the drain that brings it.
         held = self._held() | {row["step"] for row in rows if row["step"] in self._keys}
-        jobs |= {number for step in held for number in _jobs_of(targets.get(step.removeprefix("into_")))}
+        touched = (targets.get(step.removeprefix("into_")) for step in held)
+        jobs |= {number for lines in touched if lines is not None for number in jobs_of(lines)}
         lines: dict[int, pa.Table] = {}
         kept: list[dict[str, Any]] = []
         schema = pa.schema([("_job", pa.int64()), ("_op", pa.string()), *self.table.columns])
@@ -103,13 +104,14 @@ class LetterBook:
         """Return the steps into tables that have letters."""
         return {letter.step for letter in self._letters.values() if letter.step in self._keys}
 
-    def _take_away(self, targets: Mapping[str, pa.Table], number: int) -> None:
+    def _take_away(self, targets: Mapping[str, Lines], number: int) -> None:
         """A line of a key that the table could take, or its end, is the end of that key's letter."""
         for step in self._held():
             found = targets.get(step.removeprefix("into_"))
             if found is not None:
-                for line in found.filter(pc.equal(found["_job"], number)).select(list(self._keys[step])).to_pylist():
-                    self._letters.pop(_key_id(step, line), None)
+                for some in lines_of(found, number):
+                    for line in some.select(list(self._keys[step])).to_pylist():
+                        self._letters.pop(_key_id(step, line), None)
 
     def _apply(self, letter: Letter) -> None:
         name = self._id(letter)
@@ -139,10 +141,6 @@ def _key_id(step: str, key: Mapping[str, Any]) -> str:
 
 def _digest(*texts: str) -> str:
     return hashlib.blake2b("\0".join(texts).encode(), digest_size=16).hexdigest()
-
-
-def _jobs_of(lines: pa.Table | None) -> list[int]:
-    return [] if lines is None else pc.unique(lines["_job"]).to_pylist()
 
 
 def _state(letter: Letter, weight: int, number: int) -> dict[str, Any]:

@@ -50,8 +50,9 @@ def rebuild(
             continue
         prepare(part, feed.streams)
         drained = engine.drain([part])
-        for table, lines in drained.of_job(part.number).items():
+        for table, lines in drained.of_job(part.number):
             contents[table].add(lines)
+        drained.close()
         for name, rows in drained.unmet(part.number).items():
             made.unmet[name] = made.unmet.get(name, 0) + rows
         if engine.is_scattered:

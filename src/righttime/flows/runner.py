@@ -7,7 +7,7 @@ A failure stops the flow, not the warehouse: what is published stays, and querie
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import pyarrow as pa
@@ -193,6 +193,8 @@ class FlowRunner:
         while (done := self._queue.await_drained()) is not None:
             for job in done[0]:
                 self._publish(job, done[1])
+            if not isinstance(done[1], Rebuilt):
+                done[1].close()
             self._queue.all_published()
             self._with.relieve(self.link)
 
@@ -219,9 +221,10 @@ class FlowRunner:
         METRICS.counter("righttime_flow_rows_total").inc(job.rows_in, flow=self.link.source)
 
     def _contents(self, job: FlowJob, drained: Drained) -> dict[str, TargetContent]:
-        contents = {}
-        for table, lines in drained.of_job(job.number).items():
-            contents[table] = self._with.content(table, False)
+        contents: dict[str, TargetContent] = {}
+        for table, lines in drained.of_job(job.number):
+            if table not in contents:
+                contents[table] = self._with.content(table, False)
             contents[table].add(lines)
         return contents
 
@@ -248,11 +251,14 @@ class FlowRunner:
 
 
 class _Nothing:
-    def of_job(self, number: int) -> dict[str, pa.Table]:
-        return {}
+    def of_job(self, number: int) -> Iterator[tuple[str, pa.Table]]:
+        return iter(())
 
     def unmet(self, number: int) -> dict[str, int]:
         return {}
+
+    def close(self) -> None:
+        """Nothing is in files."""
 
 
 _NOTHING = _Nothing()

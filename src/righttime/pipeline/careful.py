@@ -2,7 +2,7 @@
 
 In: the changes that reach each step, collected.
 Out: the same without the rows that fail, and these as dead letters.
-Promise: a row that fails does so in every drain, when it comes and when it goes, so it is never half in a target; the search is bounded.
+Promise: a row that fails does so in every drain, when it comes and when it goes, so it is never half in a target; the search is bounded, and what it looks at.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from righttime.errors.flows import StepFailed
 from righttime.errors.spark_words import without_task
-from righttime.pipeline.collecting import collect
+from righttime.pipeline.collecting import TooMuchOutput, bounded, collect
 from righttime.pipeline.failed import DeadLetter, FailedRows
 from righttime.pipeline.guard import RowStep
 from righttime.pipeline.nodes import Node, Target
@@ -34,16 +34,18 @@ _REASON_MAX = 500
 class Careful:
     """A guard that runs each step by itself."""
 
-    def __init__(self, flow: str, child: SparkSession, failed: FailedRows) -> None:
+    def __init__(self, flow: str, child: SparkSession, failed: FailedRows, *, rows_max: int | None = None) -> None:
+        """`rows_max` bounds what may be between two steps; what is looked at row by row is in memory."""
         self._flow = flow
         self._child = child
         self._failed = failed
+        self._rows_max = rows_max
 
     def rows(self, step: str, node: Node | Target, given: Signed, make: RowStep) -> Signed | None:
         """Return what the step makes of the rows that it can take."""
         frame = frame_of(given.rows())
         # First what goes: whoever is counted afterwards is left.
-        table = self._run(node, frame.toArrow).sort_by(WEIGHT)
+        table = self._run(node, lambda: self._taken(frame)).sort_by(WEIGHT)
         made = self._sift(_Trial(step, str(node.origin), given, frame.schema, make), table)
         return self._local(made)
 
@@ -52,12 +54,19 @@ class Careful:
         if made is None:
             return None
         frame = frame_of(made.rows())
-        table = self._run(node, frame.toArrow)
+        table = self._run(node, lambda: self._taken(frame))
         return replace(made, frame=self._child.createDataFrame(table, frame.schema)) if table.num_rows else None
 
     def lines(self, declared: Node | Target, made: Frame) -> None:
         """Run what gives the lines of a table: a total may fail only there."""
-        self._run(declared, lambda: collect([made], ["lines"])[0])
+        self._run(declared, lambda: collect([made], ["lines"], rows_max=self._rows_max)[0])
+
+    def _taken(self, frame: DataFrame) -> pa.Table:
+        """Return all rows; raises `TooMuchOutput`."""
+        found = bounded(frame, self._rows_max).toArrow()
+        if self._rows_max is not None and found.num_rows > self._rows_max:
+            raise TooMuchOutput
+        return found
 
     def _run(self, node: Node | Target, action: Callable[[], pa.Table]) -> pa.Table:
         try:
@@ -75,7 +84,7 @@ class Careful:
             with quiet():
                 made = trial.make(given)
                 frame = frame_of(made.rows())
-                return [_Made(made, frame.schema, frame.toArrow())]
+                return [_Made(made, frame.schema, self._taken(frame))]
         except SparkFailure as error:
             if table.num_rows == 1:
                 self._bury(trial, given, reason_of(error))

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from righttime.pipeline.analysis import Analysed
-from righttime.pipeline.collecting import run_union, tagged_union, untagged
+from righttime.pipeline.collecting import bounded, run_union, tagged_union, untagged
 from righttime.pipeline.guard import Trusting
 from righttime.pipeline.kept import Read
 from righttime.pipeline.operators.query import writing
@@ -51,8 +51,11 @@ _Seen = tuple[object, ...]
 class PlannedDrains:
     """The plans of one flow, the last used ones; one drain at a time. `folder` is for the changes."""
 
-    def __init__(self, analysed: Analysed, spark: SparkOwner, states: StateStore, *, streams: Mapping[str, pa.Schema], folder: Path) -> None:
+    def __init__(
+        self, analysed: Analysed, spark: SparkOwner, states: StateStore, *, streams: Mapping[str, pa.Schema], folder: Path, rows_max: int | None = None
+    ) -> None:
         self._analysed = analysed
+        self._rows_max = rows_max  # of output
         self._spark = spark
         self._states = states
         self._streams = streams
@@ -62,11 +65,11 @@ class PlannedDrains:
         self.made = 0
 
     def run(self, changes: Mapping[str, pa.Table], jobs: range, *, spans: Mapping[str, Spans]) -> Found:
-        """Run the jobs of one drain, by a plan that fits or by a new one; raises as Spark does, and `TooMuchState`."""
+        """Run the jobs of one drain, by a plan that fits or by a new one; raises as Spark does, `TooMuchState` and `TooMuchOutput`."""
         session = self._ready_session()
         plan = next((plan for plan in self._plans if plan.fits(self._states, changes, spans)), None)
         if plan is None:
-            plan = PlannedDrain(self._analysed, session, self._states, self._folder, self._streams, set(changes), jobs, spans)
+            plan = PlannedDrain(self._analysed, session, self._states, self._folder, self._streams, set(changes), jobs, spans, self._rows_max)
             self.made += 1
         others = [other for other in self._plans if other is not plan]
         self._plans = others  # a failure may leave half of what is shared behind: then its plan is not used again
@@ -95,8 +98,10 @@ class PlannedDrain:
         changed: set[str],
         jobs: range,
         spans: Mapping[str, Spans],
+        rows_max: int | None = None,
     ) -> None:
         self._streams = changed
+        self._rows_max = rows_max
         version = states.version
         number = next(_numbers)
         self._paths = {name: folder / f"flow.{analysed.flow.name}-plan-{number}-{name}.parquet" for name in changed}
@@ -106,7 +111,7 @@ class PlannedDrain:
             with writing(session):
                 self._outputs = self._plan.build()
                 self._columns = [output.column(place) for place, output in enumerate(self._outputs)]
-                self._union = tagged_union([output.frame for output in self._outputs], self._columns) if self._outputs else None
+                self._union = bounded(tagged_union([output.frame for output in self._outputs], self._columns), rows_max) if self._outputs else None
         finally:
             self._remove()
         context: Any = session.sparkContext._jsc
@@ -160,7 +165,7 @@ class PlannedDrain:
         try:
             for name, rows in changes.items():
                 self._write(self._paths[name], rows)
-            everything = run_union(self._union)
+            everything = run_union(self._union, self._rows_max)
         finally:
             self._remove()
             self._forget()

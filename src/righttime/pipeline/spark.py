@@ -222,7 +222,7 @@ def _session_conf(settings: Settings, *, folder: Path) -> dict[str, str]:
         "spark.driver.memory": f"{_memory_gib()}g",
         # Queries wait for drains, so a drain must not wait behind the tasks of all queries that came before it: it has a pool of its own.
         "spark.scheduler.mode": "FAIR",
-        # A drain comes back in one go, bounded by its rows (drain_rows_max); the default of 1 GiB is less than a wide one needs.
+        # A drain comes back in one go, bounded by the rows that it gives (drain_output_rows_max); the default of 1 GiB is less than a wide one needs.
         "spark.driver.maxResultSize": "2g",
         # Our files carry checksums of their pages; a flipped bit is an error, not an answer.
         "spark.hadoop.parquet.page.verify-checksum.enabled": "true",

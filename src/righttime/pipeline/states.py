@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from righttime.errors.flows import FlowChanged, StatesAhead
 from righttime.pipeline.compaction import files_to_sum, read, summed
+from righttime.pipeline.filed import FiledRows, Held, gathered
 from righttime.pipeline.manifests import Manifest, Manifests, PartName, StateFile
 from righttime.pipeline.operators.signed import JOB, WEIGHT
 from righttime.pipeline.spans import Spans, can_meet, spans_of
@@ -37,6 +38,7 @@ log = get_log("states")
 _DECLARATION, _STAGING, _ROWS = "flow.json", "_staging", "rows"
 _WORD_MAX = 60  # of a file's name, so much of a step's and of a part's, for people who look
 _FEW_ROWS = 10_000
+_FILE_ROWS = 1_000_000  # of rows that come in pieces
 _FEW: dict[str, Any] = {"compression": "snappy", "use_dictionary": False, "write_statistics": False}  # a third of the time; soon summed up anyway
 _MANY: dict[str, Any] = {"compression": "zstd"}
 
@@ -126,8 +128,9 @@ class StateStore:
         folder.mkdir(parents=True)
         return folder
 
-    def append(self, first_job: int, last_job: int, parts: Mapping[PartName, pa.Table | Sequence[Path]]) -> None:
-        """Keep what a drain of these jobs adds: tables, or Parquet files below `staging()`, which are moved. Synced; call before the jobs are published."""
+    def append(self, first_job: int, last_job: int, parts: Mapping[PartName, Held | Sequence[Path]]) -> None:
+        """Keep what a drain of these jobs adds: tables, rows in files of others, which are copied piece by piece, or Parquet files below `staging()`, which are
+        moved. Synced; call before the jobs are published."""
         with self._lock, coded_errors(self._folder, step="writing state", batch_id=f"flow.{self._flow}"):
             assert first_job <= last_job and (self.last_job is None or self.last_job < first_job), "drains are appended in order, each once"
             written = {name: self._write(name, last_job, content) for name, content in parts.items()}
@@ -205,10 +208,12 @@ class StateStore:
                 raise StatesAhead(flow=self._flow, known=drain.last_job, job=job)
         return [drain for drain in self._drains if job is None or drain.first_job <= job]
 
-    def _write(self, name: PartName, last_job: int, content: pa.Table | Sequence[Path]) -> tuple[StateFile, ...]:
+    def _write(self, name: PartName, last_job: int, content: Held | Sequence[Path]) -> tuple[StateFile, ...]:
         """Write or move rows into files of the part, which `_sync` makes last; a part without rows has no file."""
         made = []
-        for some in [content] if isinstance(content, pa.Table) else content:
+        if isinstance(content, pa.Table):
+            content = [content]
+        for some in gathered(content.pieces(), rows_min=_FILE_ROWS) if isinstance(content, FiledRows) else content:
             path = self._rows / f"{last_job:012d}-{secrets.token_hex(6)}-{'-'.join(quote(word, safe=' ')[:_WORD_MAX] for word in name)}.parquet"
             rows = some.num_rows if isinstance(some, pa.Table) else pq.read_metadata(some).num_rows
             if not rows:
