@@ -24,7 +24,8 @@ from righttime.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """One table; `rows_hot` counts living versions that are not stored, `lag_s` is the age of the oldest committed row among them, 0 if all are stored."""
+    """One table; `rows_hot` counts living versions that are not stored, `lag_s` is the age of the oldest committed row among them, 0 if all are stored.
+    `bytes_leased`, of memory and spill files, are of rows that are stored and still here because queries read them."""
 
     name: str
     version: int
@@ -33,6 +34,7 @@ class TableStatus:
     bytes_memory: int
     bytes_spilled: int
     lag_s: float
+    bytes_leased: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ def status_of(parts: Engine | Parts, *, name: str, folder: Path, settings: Setti
             path=name,
             state=catalyst.head.number,
             state_durable=parts.state.number,
-            tables=tuple(_table(table, now_us) for _, table in sorted(catalyst.tables.items())),
+            tables=tuple(_table(catalyst, table, now_us) for _, table in sorted(catalyst.tables.items())),
             producers=_producers(catalyst, now_us) or _elsewhere(parts, folder),
             rows_unsafe=sum(history.rows - parts.state.rows.get(source, 0) for source, history in catalyst.head.sources.items()),
             log_bytes=parts.wal.bytes_held(),
@@ -110,7 +112,7 @@ def status_of(parts: Engine | Parts, *, name: str, folder: Path, settings: Setti
         )
 
 
-def _table(table: MemoryTable, now_us: int) -> TableStatus:
+def _table(catalyst: Catalyst, table: MemoryTable, now_us: int) -> TableStatus:
     rows_hot = table.rows_hot()
     oldest = [
         lane.times.time_of(part.piece.id_at(part.start))
@@ -118,7 +120,14 @@ def _table(table: MemoryTable, now_us: int) -> TableStatus:
         for part in lane.slices(lane.stored_id + 1, lane.times.committed_id)[:1]
     ]
     return TableStatus(
-        table.name, table.version, table.rows_stored, rows_hot, table.bytes_memory, table.bytes_spilled, max(now_us - min(oldest), 0) / 1e6 if oldest else 0.0
+        name=table.name,
+        version=table.version,
+        rows_stored=table.rows_stored,
+        rows_hot=rows_hot,
+        bytes_memory=table.bytes_memory,
+        bytes_spilled=table.bytes_spilled,
+        lag_s=max(now_us - min(oldest), 0) / 1e6 if oldest else 0.0,
+        bytes_leased=catalyst.bytes_leased(table),
     )
 
 

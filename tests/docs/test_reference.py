@@ -51,6 +51,14 @@ def test_errors_page_has_every_error_as_it_is() -> None:
     assert [row for row in REFERENCE["errors"].tables() if len(row) == 5] == facts.error_rows()
 
 
+def test_metrics_page_has_every_metric() -> None:
+    """Those that the code counts and sets, and those that it makes of a status; and no others."""
+    code = "".join(path.read_text() for path in Path(righttime.__file__).parent.rglob("*.py"))
+    counted = set(re.findall(r"\.(?:counter|gauge)\(\s*\"(righttime_\w+)\"", code)) | set(re.findall(r"yield f?\"(righttime_\w+)", code))
+    written = {name for row in REFERENCE["metrics"].tables() for name in re.findall(r"righttime_\w+", row[0])}
+    assert written == counted
+
+
 def test_cli_page_has_every_command_and_option() -> None:
     """Each command has a section with a row for each of its options and arguments, and no other."""
     page = REFERENCE["cli"].text.replace(r"\|", "|")

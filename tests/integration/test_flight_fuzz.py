@@ -216,6 +216,7 @@ def test_health_and_metrics(service: Service, wh: RemoteWarehouse) -> None:
     assert float(series['righttime_table_rows_hot{table="sale"}']) > 0
     assert float(series['righttime_calls_total{action="session.commit"}']) > 0
     assert "# TYPE righttime_calls_total counter" in text.splitlines()
+    assert float(series["righttime_unflushed_seconds"]) >= 0
     with pytest.raises(urllib.error.HTTPError):
         urllib.request.urlopen(f"{base}/other")
 

@@ -89,6 +89,13 @@ def test_what_was_freed_between_other_rows_is_known() -> None:
     assert [piece.last_id for piece in lane.free([(3, 6)])] == [4, 6]
     assert lane.freed == [(0, 0), (3, 6)]
     assert [lane.holds(*span) for span in ((1, 2), (7, 8), (2, 3), (6, 7), (1, 8), (4, 5))] == [True, True, False, False, False, False]
+    assert [[piece.last_id for piece in lane.stored_outside(spans)] for spans in ([], [(0, 1)], [(0, 6)], [(7, 7), (8, 8)], [(0, 8)])] == [
+        [2, 8],
+        [2, 8],
+        [8],
+        [2, 8],
+        [],
+    ]
     assert len({lane.holes_before(piece) for piece in lane.pieces}) == 2
     assert [piece.last_id for piece in lane.free([(0, 2)])] == [2]
     assert lane.freed == [(0, 6)]

@@ -4,11 +4,17 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import righttime as rt
+from righttime.catalyst.listener import Listener
 from righttime.errors import BadSetting
-from righttime.telemetry import ROOT, Metrics, configure, get_log
+from righttime.flight.health import status_series
+from righttime.query.issue import _within
+from righttime.telemetry import METRICS, ROOT, Metrics, configure, get_log
+from tests.support.clocks import SteppedClock
 
 
 @pytest.fixture(autouse=True)
@@ -112,3 +118,24 @@ def test_series_are_bounded_and_the_sum_stays_right() -> None:
     snapshot = metrics.snapshot()
     assert len(snapshot) == 3
     assert sum(snapshot.values()) == 10.0
+
+
+def test_how_old_answers_are_and_what_waits_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lazy producer holds a commit back: its age grows until a query wants it; answers are counted by how old their cuts are."""
+    monkeypatch.setattr(Listener, "start", lambda self: None)
+    clock, counted = SteppedClock(0.0), METRICS.counter("righttime_query_staleness_total")
+    with rt.open(tmp_path / "wh", clock=clock) as wh:
+        wh.create_table("x", "n INT")
+        load = wh.producer(name="p", policy=rt.OnDemand())
+        clock.set(1)
+        load.insert("x", (1,))
+        load.commit()
+        clock.set(4)
+        assert status_series(wh.status())["righttime_unflushed_seconds"] == 3
+        before = {age: counted.value(within=age) for age in ("0.1", "1", "10")}
+        assert wh.read("x", freshness="4s").receipt.given_s == 4
+        load.flush()
+        wh.read("x")
+        assert {age: counted.value(within=age) - known for age, known in before.items()} == {"0.1": 1, "1": 0, "10": 1}
+        assert status_series(wh.status())["righttime_unflushed_seconds"] == 0
+    assert [_within(given_s) for given_s in (None, 0, 0.1, 0.2, 60, 601)] == ["unknown", "0.1", "0.1", "1", "60", "+Inf"]

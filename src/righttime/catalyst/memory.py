@@ -63,6 +63,12 @@ class CatalystMemory:
         for lane in table.lanes.values():
             table.discount(lane.free(self.leases.freeable((table.name, lane.source), stored_id=lane.stored_id, now_s=now_s)))
 
+    def bytes_leased(self, table: MemoryTable) -> int:
+        """Return the bytes of stored rows that are here for queries only; the caller has the lock."""
+        now_s = self.clock.monotonic_s()
+        lanes = [(lane, self.leases.freeable((table.name, lane.source), stored_id=lane.stored_id, now_s=now_s)) for lane in table.lanes.values()]
+        return sum(piece.content.nbytes for lane, spans in lanes for piece in lane.stored_outside(spans))
+
     def halt(self, reason: RightTimeError | None) -> None:
         """Commit and answer nothing from now on, for this reason; None ends it."""
         with self.lock:

@@ -221,6 +221,15 @@ class Lane:
         self.times.forget(self.stored_id)
         return freed
 
+    def stored_outside(self, spans: Sequence[tuple[int, int]]) -> list[Piece]:
+        """Return the stored pieces that do not lie whole within one of the ascending intervals."""
+        found: list[Piece] = []
+        place, end = 0, bisect_right(self.pieces, self.stored_id, key=lambda piece: piece.last_id)
+        for start, stop in [*self._places_within(spans), (end, end)]:
+            found += self.pieces[place:start]
+            place = max(start, stop)
+        return found
+
     def _places_within(self, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         return [
             (bisect_left(self.pieces, low, key=lambda piece: piece.first_id), bisect_right(self.pieces, high, key=lambda piece: piece.last_id))

@@ -107,12 +107,14 @@ def _series(status: Status) -> Iterator[tuple[str, float]]:
     yield "righttime_queries", float(status.queries)
     yield "righttime_commits_lost", float(status.commits_lost)
     yield "righttime_producers", float(len(status.producers))
+    yield "righttime_unflushed_seconds", max((producer.waiting_s for producer in status.producers), default=0.0)
     for table in status.tables:
         label = f'{{table="{table.name}"}}'
         yield f"righttime_table_rows_hot{label}", float(table.rows_hot)
         yield f"righttime_table_rows_stored{label}", float(table.rows_stored)
         yield f"righttime_table_memory_bytes{label}", float(table.bytes_memory)
         yield f"righttime_table_spilled_bytes{label}", float(table.bytes_spilled)
+        yield f"righttime_table_leased_bytes{label}", float(table.bytes_leased)
         yield f"righttime_table_lag_seconds{label}", float(table.lag_s)
     for flow in status.flows:
         label = f'{{flow="{flow.name}"}}'

@@ -13,6 +13,8 @@ from righttime.query.contract import Contract
 from righttime.query.snapshot import Snapshot
 from righttime.telemetry import METRICS
 
+_AGES = ("0.1", "1", "10", "60", "600")
+
 
 def issue_receipt(book: Book, snapshot: Snapshot, contract: Contract, *, query: str, parameters: tuple[str, ...], rows: int, digest: str) -> Receipt:
     """Seal and save the receipt of an answer of `rows` rows."""
@@ -49,4 +51,11 @@ def seal_and_save(book: Book, receipt: Receipt) -> Receipt:
     book.save_receipt(sealed)
     METRICS.counter("righttime_queries_total").inc()
     METRICS.counter("righttime_query_waited_seconds_total").inc(receipt.waited_s)
+    METRICS.counter("righttime_query_staleness_total", description="Answers by the age of their cut.").inc(within=_within(receipt.given_s))
+    METRICS.counter("righttime_query_staleness_seconds_total").inc(receipt.given_s or 0.0)
     return sealed
+
+
+def _within(given_s: float | None) -> str:
+    """Return the least of a few ages, in seconds, that an answer is within."""
+    return "unknown" if given_s is None else next((bound for bound in _AGES if given_s <= float(bound)), "+Inf")
