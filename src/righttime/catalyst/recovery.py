@@ -133,9 +133,10 @@ def _seal_times(memory: MemoryTable, found: TableState, positions: Mapping[str, 
     """Give the last logged commit of each lane its time: the ledger learned it after the log record was written."""
     for seen in found.lanes:
         lane = memory.lanes[seen.source]
+        # The log still has to get a time that is only in the ledger: the next state will tell that of a later commit.
+        lane.logged_id, lane.logged_us = seen.visible_id, lane.times.newest_us
         if lane.times.committed_id < seen.visible_id:
             lane.times.add(max(positions[seen.source].time_us, lane.times.newest_us + 1), seen.visible_id)
-        lane.logged_id, lane.logged_us = seen.visible_id, lane.times.newest_us
     memory.rows_unstored = memory.rows_hot() + sum(placed.operations.rows for lane in memory.lanes.values() for placed in lane.operations)
 
 
