@@ -193,6 +193,21 @@ def test_at_16_split_over_jobs_the_facts_are_the_same(child: SparkSession, fused
     assert ids(second["sales"]) == [(1, "abc", 101), (2, "abc", 102)]
 
 
+@both_ways
+def test_a18_an_update_of_other_columns_opens_no_version(child: SparkSession, fused: bool) -> None:
+    """Behind select() an image may equal the one before it; and of several changes in one commit the last one counts."""
+    flow = Flow("scd")
+    flow.stream("item").select("item_id", "price").history(keys=["item_id"], key="item_sk").into("item_i", keys=["item_sk"])
+    columns = "item_id STRING, price INT, item_sk BIGINT, valid_from TIMESTAMP, valid_to TIMESTAMP"
+    bench = Bench(flow, child, streams={"item": ("item_id STRING, price INT, stock INT", ["item_id"])}, tables={"item_i": (columns, ["item_sk"])})
+    for time, price, stock in ((1, 9, 5), (2, 9, 4), (3, 9, 3), (4, 8, 3), (4, 10, 3), (5, 10, 2)):
+        bench.put("item", time, {"item_id": "abc", "price": price, "stock": stock})
+
+    after = [versions(snapshot["item_i"]) for snapshot in drained(bench, [1, 2, 3, 5], fused=fused)]
+
+    assert after == [[(1, 9, 1, None)], [(1, 9, 1, None)], [(1, 9, 1, None)], [(1, 9, 1, 4), (5, 10, 4, None)]]
+
+
 def test_a_fact_may_come_before_the_version_of_its_time_is_known(child: SparkSession) -> None:
     """Another source is late: when its version arrives with an earlier time, the fact takes it."""
     bench = item_history(child)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.types import LongType
+from pyspark.sql.types import IntegerType, LongType, StringType
 
 from righttime.pipeline.operators.history import as_of, history
 from righttime.pipeline.operators.signed import Signed
@@ -21,6 +21,7 @@ from tests.support.signed_histories import Changes, Drains, Row, Runner, compare
 STAMP = pa.timestamp("us", tz="UTC")
 ITEM = pa.schema([("bk", pa.string()), ("price", pa.int32())])
 SALE = pa.schema([("id", pa.int32()), ("bk", pa.string()), ("_since", pa.int64())])
+TYPES = {"bk": StringType(), "price": IntegerType()}
 HIDDEN = pa.schema([("_since", pa.int64()), ("_ordinal", pa.int64()), ("_commit_timestamp", STAMP)])
 
 
@@ -63,9 +64,14 @@ def runner(spark_owner: SparkOwner) -> Runner:
 def operate(deltas: Sequence[Signed | None], state: Any) -> Any:
     """The flow of the paper: the history of items, and sales with the version of their time."""
     items, sales = deltas
-    versions = history(items, key="sk", key_from=100, start="valid_from", end="valid_to")
+    versions, runs = versions_of(items, state)
     made, parts = as_of(sales, versions, state, on=[("bk", "bk")], take={"sk": "sk"}, types={"sk": LongType()}, start="valid_from", end="valid_to")
-    return {"items": frame_of(versions), "sales": frame_of(made)}, parts
+    return {"items": frame_of(versions), "sales": frame_of(made)}, {**runs, **parts}
+
+
+def versions_of(items: Signed | None, state: Any) -> Any:
+    """The history of items, and what is kept of it."""
+    return history(items, state, keys=["bk"], types=TYPES, key="sk", key_from=100, start="valid_from", end="valid_to")
 
 
 def at_14(*, query_at_5_5: bool) -> tuple[Stream, Stream]:
@@ -116,15 +122,15 @@ STEPS = st.lists(
 
 
 def streams(steps: list[tuple[int, bool, int, str | None, int]]) -> tuple[Stream, Stream]:
-    """Steps one after the other, up to two in one commit; each changes an item or a sale."""
+    """Steps one after the other, several in one commit at times; each changes an item, at times to what it was, or a sale."""
     items, sales = Stream(), Stream()
     at = 0
     last_job = 0
     for job, is_item, number, key, what in sorted(steps, key=lambda one: one[0]):
-        at += 1 if job == last_job and number == 3 else 10
+        at += 0 if job == last_job and number == 2 else 1 if job == last_job and number == 3 else 10
         last_job = job
         if is_item:
-            items.put(key or "c", None if what == 0 else (key or "c", at), at=at, job=job)
+            items.put(key or "c", None if what == 0 else (key or "c", what), at=at, job=job)
         else:
             sales.put(number, None if what == 0 else (number, key), at=at, job=job)
     return items, sales
@@ -152,16 +158,44 @@ def test_at_15_one_version_of_a_living_row_has_no_end_and_facts_take_theirs_at_e
 
 
 def plain_history(items: Stream, job: int) -> set[Row]:
-    """Return the versions after a job: each image, from its begin to the commit that ended it."""
+    """Return the versions after a job: each image that lasted, from its begin to the commit that ended it; one that equals its forerunner prolongs that."""
     begun = {row[3]: row for row in items.rows if row[-1] > 0 and row[-2] <= job}
     ended = {row[3]: row[4] for row in items.rows if row[-1] < 0 and row[-2] <= job}
-    return {(row[0], row[1], 100 + ordinal, stamp(row[2]), ended.get(ordinal)) for ordinal, row in begun.items()}
+    versions: list[list[Any]] = []
+    for ordinal, row in sorted(begun.items()):
+        start, end = stamp(row[2]), ended.get(ordinal)
+        same = [version for version in versions if version[:2] == list(row[:2]) and version[4] == start]
+        if same and end != start:
+            same[0][4] = end
+        elif end != start:
+            versions.append([*row[:2], 100 + ordinal, start, end])
+    return {tuple(version) for version in versions}
 
 
 def version_at(versions: set[Row], sale: Row) -> int | None:
     found = [row[2] for row in versions if row[0] == sale[1] and row[3] <= stamp(sale[2]) and (row[4] is None or stamp(sale[2]) < row[4])]
     assert len(found) <= 1
     return found[0] if found else None
+
+
+@pytest.mark.parametrize("drains", [Drains([range(1, 4)]), Drains([range(1, 2), range(2, 3), range(3, 4)], reach="task")], ids=["one drain", "three drains"])
+def test_a18_what_does_not_change_a_version_opens_none(runner: Runner, drains: Drains) -> None:
+    """An update of a column that is not looked at, twice, then one of the price; and one commit in which the price goes and comes back."""
+    items = Stream()
+    items.put("abc", ("abc", 9), at=0, job=1)
+    items.put("abc", ("abc", 9), at=2, job=2)
+    items.put("abc", ("abc", 9), at=4, job=2)
+    for price in (12, 10, 9):
+        items.put("abc", ("abc", price), at=5, job=2)
+    items.put("abc", ("abc", 12), at=6, job=3)
+
+    def only_items(deltas: Sequence[Signed | None], state: Any) -> Any:
+        made, runs = versions_of(deltas[0], state)
+        return {"items": frame_of(made)}, runs
+
+    made = runner.run([items.changes(ITEM)], drains, only_items)
+    assert added_up(made["items"], job=2, width=5) == {("abc", 9, 100, stamp(0), None)}
+    assert added_up(made["items"], job=3, width=5) == {("abc", 9, 100, stamp(0), stamp(6)), ("abc", 12, 106, stamp(6), None)}
 
 
 def test_a_version_that_comes_after_the_fact_is_still_taken(runner: Runner) -> None:
@@ -189,5 +223,5 @@ def test_a_fact_of_the_same_commit_takes_the_new_version(runner: Runner) -> None
 
 def test_nothing_comes_of_nothing() -> None:
     """Without changes nothing is planned."""
-    assert history(None, key="sk", key_from=1, start="s", end="e") is None
+    assert history(None, {}, keys=["bk"], types=TYPES, key="sk", key_from=1, start="s", end="e") == (None, {})
     assert as_of(None, None, {}, on=[("bk", "bk")], take={"sk": "sk"}, types={"sk": LongType()}, start="s", end="e") == (None, {})

@@ -126,6 +126,26 @@ def test_at_14_by_the_oracle() -> None:
     ]
 
 
+def test_a18_what_does_not_change_a_version_opens_none() -> None:
+    """An update of a column that is not looked at; a price that comes and goes in one commit; a row that is deleted and comes back in one commit, and later."""
+    items = [
+        put(0, id="abc", price=9, stock=5),
+        *replaced(2, {"id": "abc", "price": 9, "stock": 5}, {"id": "abc", "price": 9, "stock": 4}),
+        *replaced(4, {"id": "abc", "price": 9, "stock": 4}, {"id": "abc", "price": 10, "stock": 4}),
+        *replaced(4, {"id": "abc", "price": 10, "stock": 4}, {"id": "abc", "price": 9, "stock": 3}),
+        end(6, id="abc", price=9, stock=3),
+        put(6, id="abc", price=9, stock=2),
+        end(7, id="abc", price=9, stock=2),
+        put(8, id="abc", price=9, stock=1),
+    ]
+
+    def history(items: Step) -> Step:
+        return items.select("id", "price").history("id", key="sk", start="since", end="until")
+
+    assert kept(history, key="sk", item=items[:3]) == [("abc", 9, 1, moment(0), None)]
+    assert kept(history, key="sk", item=items) == [("abc", 9, 1, moment(0), moment(7)), ("abc", 9, 6, moment(8), None)]
+
+
 def test_an_additive_target_sums_by_key() -> None:
     """Keys whose rows are gone are gone."""
     flow = Flow("example")

@@ -45,9 +45,9 @@ def _reads(node: Node, used: frozenset[str], columns: Mapping[Node, tuple[str, .
             return [(node.left, _left_of(node, used)), (node.right, _right_of(node, used) | {history.start, history.end})]
         case Aggregate():
             return [(node.input, frozenset(node.by) | _all(reads[name] for name in used & reads.keys()))]
-        case Union() | History():
+        case Union():
             return [(given, used) for given in node.inputs]
-        case Distinct():
+        case Distinct() | History():
             return [(node.input, frozenset(columns[node.input]))]
         case _:
             return [(given, frozenset(columns[given])) for given in node.inputs]

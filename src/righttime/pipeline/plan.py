@@ -170,7 +170,7 @@ class Plan:
                 given, measures = self._measured(step, node)
                 return aggregate(given, self.kept.parts(step, lambda traced: traced.keys(node.input, node.by)), by=node.by, measures=measures)
             case History():
-                return self._history(step, node), {}
+                return self._history(step, node)
             case _:
                 raise AssertionError(f"unknown step {node!r}")
 
@@ -210,12 +210,13 @@ class Plan:
         start, end = node.right.start, node.right.end
         return as_of(left, right, self.kept.sides(step, left, right), on=node.on, take=take, types=types_of(self._analysed, step, take), start=start, end=end)
 
-    def _history(self, step: str, node: History) -> Signed | None:
-        given = self._deltas[node.input]
+    def _history(self, step: str, node: History) -> tuple[Signed | None, Parts]:
+        given, schema = self._deltas[node.input], self._analysed.schemas[self._analysed.ids[node.input]]
         assert given is not None
-        names = self._analysed.schemas[self._analysed.ids[node.input]].names
-        only = replace(given, columns=tuple(name for name in names if name in self._analysed.used[self._analysed.ids[node.input]]))
-        return history(only, key=node.key, key_from=node.key_from, start=node.start, end=node.end)
+        types = {field.name: field.dataType for field in schema}
+        kept = self.kept.parts(step, lambda traced: traced.keys(node.input, node.keys))
+        only = replace(given, columns=tuple(schema.names))
+        return history(only, kept, keys=node.keys, types=types, key=node.key, key_from=node.key_from, start=node.start, end=node.end)
 
     def _measured(self, step: str, node: Aggregate) -> tuple[Signed | None, list[Measure]]:
         """Return the rows with one column for each measure's argument, and the measures over these."""

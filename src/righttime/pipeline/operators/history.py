@@ -2,32 +2,92 @@
 
 In: changes as a stream has them, with `_since`, `_ordinal` and `_commit_timestamp`; facts with `_since`.
 Out: changes of the versions, of the facts with their version.
-Promise: a fact takes the version of its own commit time, whatever job brings either; exactly one version of a living row has no end, at every job.
+Promise: a fact takes the version of its own commit time, whatever job brings either; exactly one version of a living row has no end, at every job. No two
+versions that follow each other are equal, and none has no time between start and end.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
+
 from righttime.pipeline.operators.join import BOTH, On, Sides, Take, Types
-from righttime.pipeline.operators.query import Query, names, quoted
-from righttime.pipeline.operators.signed import JOB, WEIGHT, Parts, Signed, State, before, consolidated
+from righttime.pipeline.operators.query import Query, names, quoted, spread
+from righttime.pipeline.operators.signed import JOB, RUNNING, WEIGHT, Parts, Signed, State, before, consolidated, touched
 
 SINCE, ORDINAL, COMMITTED = "_since", "_ordinal", "_commit_timestamp"
+RUNS = "runs"
+_RUN_SINCE, _RUN_ORDINAL = "_run_since", "_run_ordinal"
+_NO_RUN = "CAST(NULL AS STRUCT<since: BIGINT, ordinal: BIGINT>) AS __run"
 
 
-def history(delta: Signed | None, *, key: str, key_from: int, start: str, end: str) -> Signed | None:
-    """Return the changes of the versions: the columns, then surrogate key BIGINT, start and end TIMESTAMP. No state, no shuffle.
+def history(
+    delta: Signed | None, state: State, *, keys: Sequence[str], types: Types, key: str, key_from: int, start: str, end: str
+) -> tuple[Signed | None, Parts]:
+    """Return the changes of the versions, the columns, then surrogate key BIGINT, start and end TIMESTAMP, and the part `runs`. One shuffle.
 
-    A row that comes is a version without end; a row that goes at t is that version taken back, and the same with the end t.
+    A version is a run of images of one row that have equal values, each from where the one before it ends; it has the number and the start of the first. What
+    began and ended in one commit was never there. `runs` has the images that go on with a version, and with which: all others are the first of theirs.
+    `types` are those of the columns.
     """
     if delta is None:
-        return None
-    open_end, closed = "named_struct('at', CAST(NULL AS TIMESTAMP), 'sign', 1L)", f"named_struct('at', {COMMITTED}, 'sign', -1L)"
-    ends = f"inline(if({WEIGHT} < 0, array({open_end}, {closed}), array({open_end}))) AS (__end, __sign)"
+        return None, {}
     with Query(delta.frame) as sql:
-        each = f"SELECT {names([*delta.columns, SINCE, ORDINAL, JOB, WEIGHT])}, {ends} FROM {sql.view(delta.frame)}"
-        version = f"{key_from}L + {ORDINAL} AS {quoted(key)}, timestamp_micros({SINCE}) AS {quoted(start)}, __end AS {quoted(end)}"
-        made = sql.run(f"SELECT {names(delta.columns)}, {version}, {JOB}, {WEIGHT} * __sign AS {WEIGHT} FROM ({each})")
-    return Signed(made, (*delta.columns, key, start, end), delta.reach)
+        images = _in_runs(_images(delta, sql.view(delta.frame), sql.view(state[RUNS]) if RUNS in state else None, keys), types, keys)
+        open_end = "CAST(NULL AS BIGINT)"
+        events = [
+            f"named_struct('job', if(__goes_on, NULL, __began), 'at', {open_end}, 'sign', 1L)",
+            f"named_struct('job', if(__is_gone_on, NULL, __ended), 'at', {open_end}, 'sign', -1L)",
+            "named_struct('job', if(__is_gone_on, NULL, __ended), 'at', __end, 'sign', 1L)",
+        ]
+        each = f"SELECT __row, __first, inline(array({', '.join(events)})) AS ({JOB}, __at, {WEIGHT}) FROM ({images})"
+        columns = [f"__row.{quoted(name)} AS {quoted(name)}" for name in delta.columns]
+        version = f"{key_from}L + __first.ordinal AS {quoted(key)}, timestamp_micros(__first.since) AS {quoted(start)}, timestamp_micros(__at) AS {quoted(end)}"
+        made = sql.run(f"SELECT {', '.join(columns)}, {version}, {JOB}, {WEIGHT} FROM ({each}) WHERE {JOB} IS NOT NULL")
+        known = "named_struct('job', if(__goes_on, __began, NULL), 'w', 1L), named_struct('job', if(__goes_on OR __went_on, __ended, NULL), 'w', -1L)"
+        kept = f"SELECT {names(keys, ORDINAL, '__first', f'inline(array({known})) AS ({JOB}, {WEIGHT})')} FROM ({images})"
+        run = f"__first.since AS {_RUN_SINCE}, __first.ordinal AS {_RUN_ORDINAL}"
+        runs = sql.run(f"SELECT {names(keys, ORDINAL, run, JOB, WEIGHT)} FROM ({kept}) WHERE {JOB} IS NOT NULL")
+        return Signed(made, (*delta.columns, key, start, end), delta.reach), {RUNS: runs}
+
+
+def _images(delta: Signed, new: str, state: str | None, keys: Sequence[str]) -> str:
+    """Return the query for one line for each image that the changes begin or end and that lasts: its values, when, and by which jobs."""
+    row = f"struct({names(delta.columns)}) AS __row"
+    every = f"SELECT {names(keys, ORDINAL, SINCE, row, f'unix_micros({COMMITTED}) AS __at', JOB, WEIGHT, _NO_RUN)} FROM {new}"
+    if state is not None:
+        old = touched(state, new, [(name, name) for name in keys], reach=delta.reach)
+        run = f"named_struct('since', {_RUN_SINCE}, 'ordinal', {_RUN_ORDINAL}) AS __run"
+        every += f" UNION ALL SELECT {names(keys, ORDINAL, 'NULL', 'NULL', 'NULL', 'NULL', 'NULL', run)} FROM ({old}) WHERE {WEIGHT} > 0"
+    began, ended = (f"max(if({WEIGHT} {sign} 0, {JOB}, NULL)) AS {name}" for sign, name in ((">", "__began"), ("<", "__ended")))
+    about = [f"max({SINCE}) AS {SINCE}", "first(__row, true) AS __row", began, ended, f"max(if({WEIGHT} < 0, __at, NULL)) AS __end", "max(__run) AS __run"]
+    grouped = f"SELECT {names(keys, ORDINAL, *about)} FROM (SELECT * FROM ({every}){spread(keys, delta.reach)}) GROUP BY {names(keys, ORDINAL)}"
+    return f"SELECT * FROM ({grouped}) WHERE __row IS NOT NULL AND (__end IS NULL OR __end > {SINCE})"
+
+
+def _in_runs(images: str, types: Types, keys: Sequence[str]) -> str:
+    """Return the query for the images with the first of their version, whether they go on with it, and whether another goes on with it after them."""
+    # Values that Spark cannot compare are compared as text; at worst a version begins that need not.
+    values = ", ".join(f"to_json(struct(__row.{quoted(name)}))" if _is_opaque(kind) else f"__row.{quoted(name)}" for name, kind in types.items())
+    order = f"PARTITION BY {names(keys)} ORDER BY {SINCE}, {ORDINAL}"
+    compared = f"SELECT *, struct({values}) AS __values FROM ({images})"
+    before = f"lag(__end) OVER ({order}) AS __end_before, lag(__values) OVER ({order}) AS __values_before"
+    goes_on = f"__began IS NOT NULL AND __end_before <=> {SINCE} AND __values_before <=> __values"
+    follows = f"SELECT *, {goes_on} AS __goes_on, __run IS NOT NULL AS __went_on FROM (SELECT *, {before} FROM ({compared}))"
+    own = f"if(__goes_on, NULL, coalesce(__run, named_struct('since', {SINCE}, 'ordinal', {ORDINAL})))"
+    first = f"last({own}, true) OVER ({order}{RUNNING}) AS __first"
+    return f"SELECT *, {first}, coalesce(lead(__goes_on) OVER ({order}), false) AS __is_gone_on FROM ({follows})"
+
+
+def _is_opaque(kind: DataType) -> bool:
+    match kind:
+        case ArrayType():
+            return _is_opaque(kind.elementType)
+        case StructType():
+            return any(_is_opaque(field.dataType) for field in kind)
+        case _:
+            return isinstance(kind, MapType | VariantType)
 
 
 def as_of(

@@ -124,9 +124,21 @@ def _applied(node: Apply, given: Relation) -> Relation:
 
 
 def _history(node: History, given: Relation) -> Relation:
-    columns = (*given.columns, node.key, node.start, node.end)
-    versions = [{node.key: node.key_from + row["_ordinal"], node.start: moment(row["_since"]), node.end: moment(row.get("_end"))} for row in given.rows]
-    return Relation(columns, [{**{name: row[name] for name in given.columns}, **version} for row, version in zip(given.rows, versions, strict=True)])
+    """Return the versions: of each key one image after the other, where what lasted no time is left out, and what equals the one before it goes on with it."""
+    versions: list[Fields] = []
+    last: dict[tuple[Any, ...], Fields] = {}
+    for row in sorted(given.rows, key=lambda row: row["_ordinal"]):
+        if row.get("_end") == row["_since"]:
+            continue
+        before = last.get(key := frozen(row, node.keys))
+        if before is not None and before["_end"] == row["_since"] and frozen(before, given.columns) == frozen(row, given.columns):
+            before["_end"] = row.get("_end")
+        else:
+            last[key] = {**row, "_end": row.get("_end")}
+            versions.append(last[key])
+    times = ({node.key: node.key_from + row["_ordinal"], node.start: moment(row["_since"]), node.end: moment(row["_end"])} for row in versions)
+    rows = [{**{name: row[name] for name in given.columns}, **time} for row, time in zip(versions, times, strict=True)]
+    return Relation((*given.columns, node.key, node.start, node.end), rows)
 
 
 class Partners:
