@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -39,11 +40,27 @@ def _in_a_row(flow: Flow, step: Step, first: Missing, second: Missing, third: Mi
     return every.select("k", v="coalesce(c, 7) * 100 + coalesce(b, 8) * 10 + coalesce(a, 9)")
 
 
+ROW = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+
+
+def shifted(table: pa.Table) -> pa.Table:
+    """Return one row for each."""
+    return pa.Table.from_pylist([{"k": row["k"], "v": None if row["v"] is None else row["v"] + (row["k"] or 0)} for row in table.to_pylist()], ROW)
+
+
+def repeated(table: pa.Table) -> pa.Table:
+    """Return none, one or two rows for each."""
+    return pa.Table.from_pylist([row for row in table.to_pylist() for _ in range((row["v"] or 0) % 3)], ROW)
+
+
 OPERATORS: dict[str, Callable[[Flow, Step], Step]] = {
     "where": lambda flow, step: step.where("v > 1 OR k = 2"),
     "swap": lambda flow, step: step.select(k="v", v="k"),
     "derive": lambda flow, step: step.derive(v="v * 2 - k", unused="k + 1").select("k", "v"),
-    "expect": lambda flow, step: step.expect("most", "v % 4 < 3", otherwise="drop"),
+    "expect or drop": lambda flow, step: step.expect("most", "v % 4 < 3", otherwise="drop"),
+    "expect and keep": lambda flow, step: step.expect("few", "v < 2"),
+    "apply": lambda flow, step: step.apply(shifted, "k BIGINT, v BIGINT"),
+    "apply to any": lambda flow, step: step.apply(repeated, "k BIGINT, v BIGINT", rows="any"),
     "join": lambda flow, step: step.join(_other(flow, "u"), on="k").select("k", v="v + u"),
     "left join": lambda flow, step: step.join(_other(flow, "u"), on="k", how="left").select("k", v="coalesce(u, v)"),
     "lookup or null": lambda flow, step: step.lookup(flow.stream("d"), on="k", take=["w"]).select("k", v="coalesce(w, v)"),
@@ -59,14 +76,16 @@ OPERATORS: dict[str, Callable[[Flow, Step], Step]] = {
     "sum": lambda flow, step: step.aggregate(by="k", v="sum(v)"),
     "least": lambda flow, step: step.aggregate(by="v", k="min(k)"),
     "most": lambda flow, step: step.aggregate(by="k", v="max(v)"),
+    "mean": lambda flow, step: step.aggregate(by="k", mean="avg(v)").select("k", v="floor(mean * 10)"),
     "kinds": lambda flow, step: step.aggregate(by="k", v="count(distinct v)"),
     "total": lambda flow, step: step.aggregate(k="count(*)", v="sum(v)"),
 }
 
 
 def as_of(flow: Flow) -> Step:
-    """Begin with facts that take the version of their own time."""
+    """Begin with facts that take the version of their own time; the versions are kept, too."""
     versions = flow.stream("d").history(keys=["k"], key="sk", start="since", end="until")
+    versions.into("versions", keys=["sk"])
     return flow.stream("r").as_of(versions, on="k", take=["w", "sk"]).select("k", v="coalesce(w, -1) * 10 + coalesce(sk, 0)")
 
 
@@ -86,10 +105,14 @@ class Example:
 def example(dice: Random, operator: str) -> Example:
     """Return one around an operator. Hypothesis would begin with the simplest one, and on Spark there is no time for many."""
     names = sorted(OPERATORS)
-    more = 2 if EXAMPLES > 1 else 1
-    # Where there is time for every second operator only, the one after it comes with it: each occurs in some flow.
-    after = dice.choices(names, k=dice.randint(0, more)) if EXAMPLES > 1 else [names[(names.index(operator) + 1) % len(names)]]
-    operators = [*dice.choices(names, k=dice.randint(0, more)), operator, *after]
+    if EXAMPLES > 1:
+        before, after = dice.choices(names, k=dice.randint(0, 2)), dice.choices(names, k=dice.randint(0, 2))
+    else:
+        # Where there is time for every second operator only, the one after it comes with it: each occurs in some flow, and one flow has all five.
+        place, most = names.index(operator), 2 if operator == names[0] else 1
+        before = dice.choices(names, k=most if most == 2 else dice.randint(0, 1))
+        after = [names[(place + number) % len(names)] for number in range(1, most + 1)]
+    operators = [*before, operator, *after]
     moving = dice.random() < 0.5  # keys that grow with time, so that much of the state cannot meet what is new
     happened = []
     for _ in range(dice.randint(120, 160)):
@@ -160,6 +183,8 @@ def test_any_flow_equals_its_recomputation_at_every_job(child: SparkSession, spa
     chosen = example(Random(f"{SEED} {operator} {number}"), operator)
     flow = declared(chosen)
     tables = {"rows": ("k BIGINT, v BIGINT, n BIGINT", ["k", "v"]), "sums": ("k BIGINT, v BIGINT", ["k"])}
+    if chosen.begin == "as_of":
+        tables["versions"] = ("k BIGINT, w BIGINT, sk BIGINT, since TIMESTAMP, until TIMESTAMP", ["sk"])
     bench = Bench(flow, child, streams=STREAMS, tables=tables, planned=(spark_owner, tmp_path) if chosen.is_planned else None)
     feed(bench, chosen.happened)
     with pytest.MonkeyPatch.context() as patch:

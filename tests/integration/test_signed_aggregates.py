@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
@@ -20,7 +20,7 @@ from righttime.pipeline.operators.query import Reach
 from righttime.pipeline.operators.signed import Signed
 from righttime.pipeline.operators.target import additive_target, aggregated_target, keyed_target
 from righttime.pipeline.spark import SparkOwner
-from tests.integration.test_signed_operators import JOBS, LAW, frame_of
+from tests.integration.test_signed_operators import JOBS, LAW, SHORT_LAW, frame_of
 from tests.support import signed_models as model
 from tests.support.signed_histories import REACHES, Changes, Drains, Row, Runner, compare_every_job, drainings, histories, session, total
 
@@ -71,7 +71,7 @@ def runner(spark_owner: SparkOwner) -> Runner:
 
 
 @pytest.mark.parametrize("by", [["g", "h"], []], ids=["two columns", "all rows"])
-@settings(LAW, max_examples=2)
+@SHORT_LAW
 @given(changes=histories(ITEMS, ITEM_ROWS, jobs_max=JOBS), drains=drainings(JOBS))
 def test_all_measures_are_exact_at_every_job(runner: Runner, by: list[str], changes: Changes, drains: Drains) -> None:
     """Twelve measures over integers, decimals, floats with NaN and infinities, and text, with nulls, under deletes."""

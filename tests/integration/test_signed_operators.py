@@ -1,5 +1,6 @@
 """The law of joins and distinct: any history, in any jobs, in any drains, gives at every job what the plain operator gives on the whole sets."""
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -18,13 +19,15 @@ from tests.support import signed_models as model
 from tests.support.signed_histories import Changes, Drains, Row, Runner, compare_every_job, drainings, histories, session
 
 JOBS = 5
+EXAMPLES = int(os.environ.get("RIGHTTIME_LAW_EXAMPLES", "0"))  # `RIGHTTIME_LAW_EXAMPLES=100` for the long run
 LAW = settings(
-    max_examples=3,
+    max_examples=EXAMPLES or 3,
     deadline=None,
     database=None,
     phases=[Phase.explicit, Phase.generate],  # shrinking with Spark takes minutes
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
+SHORT_LAW = settings(LAW, max_examples=EXAMPLES or 2)
 
 LEFT = pa.schema([("id", pa.int32()), ("k", pa.int32()), ("m", pa.string())])
 RIGHT = pa.schema([("k", pa.int32()), ("M", pa.string()), ("x", pa.string())])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from righttime.pipeline.nodes import Measure
@@ -17,7 +17,7 @@ from righttime.pipeline.operators.signed import Signed
 from righttime.pipeline.reach import set_up
 from righttime.pipeline.spark import SparkOwner
 from righttime.pipeline.states import StateStore
-from tests.integration.test_signed_operators import JOBS, LAW
+from tests.integration.test_signed_operators import JOBS, SHORT_LAW
 from tests.support import signed_models as model
 from tests.support.signed_histories import Changes, Drains, Row, Runner, compare_every_job, drainings, histories, rows_of, session
 
@@ -41,7 +41,7 @@ def drained(runner: Runner, store: StateStore, changes: Changes, jobs: range) ->
     return found
 
 
-@settings(LAW, max_examples=2)
+@SHORT_LAW
 @given(changes=histories(SCHEMA, ROWS, jobs_max=JOBS), drains=drainings(JOBS), again=st.booleans())
 def test_the_law_holds_on_a_store_that_is_summed_up_and_opened_again(
     runner: Runner, tmp_path_factory: pytest.TempPathFactory, changes: Changes, drains: Drains, again: bool

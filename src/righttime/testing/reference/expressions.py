@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from functools import cache
-from math import fmod
+from math import floor, fmod
 from typing import Any
 
 import sqlglot
@@ -164,6 +164,7 @@ _FUNCTIONS: dict[type[exp.Expr], Callable[..., Value]] = {
     exp.Neg: operator.neg,
     exp.Not: operator.not_,
     exp.Abs: abs,
+    exp.Floor: floor,
     exp.Upper: str.upper,
     exp.Lower: str.lower,
     exp.Length: len,
