@@ -16,10 +16,15 @@ Rows = list[tuple[object, ...]]
 
 
 @pytest.fixture
-def wh(tmp_path: Path) -> Iterator[rt.Warehouse]:
+def empty(tmp_path: Path) -> Iterator[rt.Warehouse]:
     with rt.open(tmp_path / "wh") as warehouse:
-        warehouse.create_table("item", "sku INT, qty INT, name STRING", keys=["sku"])
         yield warehouse
+
+
+@pytest.fixture
+def wh(empty: rt.Warehouse) -> rt.Warehouse:
+    empty.create_table("item", "sku INT, qty INT, name STRING", keys=["sku"])
+    return empty
 
 
 @pytest.fixture
@@ -81,36 +86,38 @@ def test_a_refused_execution_leaves_the_transaction_as_it_was(wh: rt.Warehouse, 
     assert rows(wh) == [(1, 10, "one"), (2, 20, "two"), (3, 30, "three")]
 
 
-@pytest.mark.parametrize(
-    ("declared", "held", "given", "found"),
-    [
-        ("INT", 1, 1.0, True),
-        ("INT", 1, Decimal("1.0"), True),
-        ("INT", 1, 1.5, False),
-        ("INT", 1, 3_000_000_000, False),
-        ("DECIMAL(4,2)", Decimal("1.50"), Decimal("1.500"), True),
-        ("DECIMAL(4,2)", Decimal("1.50"), Decimal("1.505"), False),
-        ("DATE", dt.date(2026, 1, 31), "2026-01-31", True),
-        ("DATE", dt.date(2026, 1, 31), dt.datetime(2026, 1, 31), True),
-        ("DATE", dt.date(2026, 1, 31), dt.datetime(2026, 1, 31, 12), False),
-        ("VARCHAR(3)", "abc", "abcdef", False),
-        ("DOUBLE", 1.0, Decimal(1), True),
-        ("FLOAT", 0.1, 0.1, False),
-    ],
-)
+COMPARED: list[tuple[str, Any, Any, bool]] = [
+    ("INT", 1, 1.0, True),
+    ("INT", 1, Decimal("1.0"), True),
+    ("INT", 1, 1.5, False),
+    ("INT", 1, 3_000_000_000, False),
+    ("DECIMAL(4,2)", Decimal("1.50"), Decimal("1.500"), True),
+    ("DECIMAL(4,2)", Decimal("1.50"), Decimal("1.505"), False),
+    ("DATE", dt.date(2026, 1, 31), "2026-01-31", True),
+    ("DATE", dt.date(2026, 1, 31), dt.datetime(2026, 1, 31), True),
+    ("DATE", dt.date(2026, 1, 31), dt.datetime(2026, 1, 31, 12), False),
+    ("VARCHAR(3)", "abc", "abcdef", False),
+    ("DOUBLE", 1.0, Decimal(1), True),
+    ("FLOAT", 0.1, 0.1, False),
+]
+"""Type of the key, a key that is there, what it is compared with, and whether that finds it."""
+
+
 @pytest.mark.parametrize("where", ["k = ?", "k = ? AND k IS NOT NULL", "? = k", "k <=> ?"])
-def test_a_parameter_beside_a_key_is_a_literal_there_too(tmp_path: Path, where: str, declared: str, held: Any, given: Any, found: bool) -> None:
+def test_a_parameter_beside_a_key_is_a_literal_there_too(empty: rt.Warehouse, where: str) -> None:
     """It is compared and not stored: what no row can have finds none, and the way by key means what the condition means."""
-    with rt.open(tmp_path / "w") as wh, rt.connect(wh, name="loader") as conn:
-        wh.create_table("t", f"k {declared}, v INT", keys=["k"])
-        conn.cursor().execute("INSERT INTO t VALUES (?, 0)", (held,))
-        conn.commit()
-        conn.cursor().execute(f"UPDATE t SET v = ? WHERE {where}", (1, given))
-        conn.cursor().executemany(f"UPDATE t SET v = v + ? WHERE {where}", [(2, held), (4, given)])
-        conn.cursor().executemany(f"DELETE FROM t WHERE {where}", [(given,)] if not found else [])
-        conn.commit()
-        touched = 2 if declared != "FLOAT" else 0
-        assert [v for _, v in wh.read("t").rows()] == [touched + (5 if found else 0)]
+    with rt.connect(empty, name="loader") as conn:
+        for number, (declared, held, given, found) in enumerate(COMPARED):
+            table = f"t{number}"
+            empty.create_table(table, f"k {declared}, v INT", keys=["k"])
+            conn.cursor().execute(f"INSERT INTO {table} VALUES (?, 0)", (held,))
+            conn.commit()
+            conn.cursor().execute(f"UPDATE {table} SET v = ? WHERE {where}", (1, given))
+            conn.cursor().executemany(f"UPDATE {table} SET v = v + ? WHERE {where}", [(2, held), (4, given)])
+            conn.cursor().executemany(f"DELETE FROM {table} WHERE {where}", [(given,)] if not found else [])
+            conn.commit()
+            touched = 2 if declared != "FLOAT" else 0
+            assert [v for _, v in empty.read(table).rows()] == [touched + (5 if found else 0)], (declared, held, given)
 
 
 def test_a_key_that_cannot_be_compared_and_a_value_that_does_not_fit_are_refused(wh: rt.Warehouse, conn: Connection) -> None:
@@ -123,11 +130,10 @@ def test_a_key_that_cannot_be_compared_and_a_value_that_does_not_fit_are_refused
     assert rows(wh) == [(1, 10, "one"), (2, 20, "two"), (3, 30, "three")]
 
 
-def test_a_key_in_an_sql_text_that_no_row_can_have_finds_none(tmp_path: Path) -> None:
+def test_a_key_in_an_sql_text_that_no_row_can_have_finds_none(empty: rt.Warehouse) -> None:
     """The text of a condition is compared; a mapping gives values, which are checked as those of an insert."""
-    with rt.open(tmp_path / "w") as wh:
-        wh.create_table("t", "k VARCHAR(3), p STRING, v INT", keys=["k", "p"], partition_by=["p"])
-        load = wh.producer(name="p")
+    empty.create_table("t", "k VARCHAR(3), p STRING, v INT", keys=["k", "p"], partition_by=["p"])
+    with empty.producer(name="p") as load:
         load.insert("t", ("abc", "x", 1))
         load.delete("t", "k = 'abcdef' AND p = 'x'")
         load.delete("t", "k = 'abc' AND p = ''")
@@ -135,22 +141,21 @@ def test_a_key_in_an_sql_text_that_no_row_can_have_finds_none(tmp_path: Path) ->
         with pytest.raises(WrongType):
             load.delete("t", {"k": "abcdef", "p": "x"})
         load.commit()
-        assert wh.read("t").rows() == [("abc", "x", 1)]
-        load.close()
+        assert empty.read("t").rows() == [("abc", "x", 1)]
 
 
 @pytest.mark.parametrize("number", [10**400, Decimal("1E+400"), Decimal("-1E+400"), Decimal("sNaN")], ids=["int", "Decimal", "negative", "sNaN"])
-def test_a_number_beyond_every_double_does_not_fit(tmp_path: Path, number: Any) -> None:
+def test_a_number_beyond_every_double_does_not_fit(empty: rt.Warehouse, number: Any) -> None:
     """It is refused as an insert refuses it, and does not become infinity."""
-    with rt.open(tmp_path / "w") as wh, rt.connect(wh, name="loader") as conn:
-        wh.create_table("t", "k INT, r DOUBLE", keys=["k"])
+    with rt.connect(empty, name="loader") as conn:
+        empty.create_table("t", "k INT, r DOUBLE", keys=["k"])
         for where in ("k = 1", "k = ?", "r IS NULL"):
             with pytest.raises(DataError):
                 conn.cursor().execute(f"UPDATE t SET r = ? WHERE {where}", (number, *[1] * where.count("?")))
         conn.cursor().execute("INSERT INTO t VALUES (1, NULL)")
         conn.cursor().execute("UPDATE t SET r = ?", (Decimal("-Infinity"),))
         conn.commit()
-        assert wh.read("t").rows() == [(1, float("-inf"))]
+        assert empty.read("t").rows() == [(1, float("-inf"))]
 
 
 UPSERT = "INSERT INTO item (sku, qty) VALUES (?, ?) ON CONFLICT (sku) DO UPDATE SET qty = EXCLUDED.qty"
