@@ -181,19 +181,6 @@ def test_at_14_a_fact_takes_the_version_of_its_own_commit(child: SparkSession, h
 
 
 @both_ways
-def test_at_16_split_over_jobs_the_facts_are_the_same(child: SparkSession, fused: bool) -> None:
-    """A query at 5.5 cuts between T2 and T3 and sees the first sale only."""
-    bench = item_history(child)
-    feed_item_history(bench)
-
-    first, second = drained(bench, [5, 9], fused=fused)
-
-    assert ids(first["sales"]) == [(1, "abc", 101)]
-    assert versions(first["item_i"]) == [(100, 9, 0, 2), (101, 10, 2, None)]
-    assert ids(second["sales"]) == [(1, "abc", 101), (2, "abc", 102)]
-
-
-@both_ways
 def test_a18_an_update_of_other_columns_opens_no_version(child: SparkSession, fused: bool) -> None:
     """Behind select() an image may equal the one before it; and of several changes in one commit the last one counts."""
     flow = Flow("scd")

@@ -138,13 +138,6 @@ def one_group(runner: Runner, kind: pa.DataType, values: list[tuple[Any, int, in
     return {row[-2]: row[:-2] for row in found if row[-1] > 0}
 
 
-def test_at_25_a_running_average(runner: Runner) -> None:
-    """Prices 10, 20, 30 in three jobs: the average is 10, 15, 20."""
-    prices = [(10, 1, 1), (20, 2, 1), (30, 3, 1)]
-    for groups in ([range(1, 4)], [range(1, 2), range(2, 4)], None):
-        assert one_group(runner, pa.int32(), prices, Measure("price", "avg", "v"), groups=groups) == {1: (10.0,), 2: (15.0,), 3: (20.0,)}
-
-
 def test_the_next_best_value_takes_over(runner: Runner) -> None:
     """Least and greatest go, and values that no job of the drain touches take their place; one that is there twice stays when it goes once."""
     values = [(1, 1, 1), (5, 1, 2), (8, 1, 1), (9, 1, 1), (1, 2, -1), (5, 3, -1), (9, 3, -1), (7, 4, 1), (5, 4, -1), (8, 5, -1), (7, 6, -1)]
