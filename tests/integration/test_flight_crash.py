@@ -15,9 +15,12 @@ import pytest
 
 import righttime as rt
 from righttime.catalyst.producer import Durability
+from righttime.changes.conditions import Expression
 from righttime.errors import LeaseExpired, RightTimeError, ServiceUnreachable, SessionLost
 from righttime.flight import reading
 from righttime.flight.warehouse import RemoteWarehouse, open_remote
+from tests.support.postgres import TempPostgres
+from tests.support.postgres_warehouse import fresh_schemas
 from tests.support.proxy import Proxy
 from tests.support.services import Service
 
@@ -121,18 +124,41 @@ POINTS: dict[Durability, dict[str, int]] = {
 @pytest.mark.parametrize(("durability", "point", "arrival"), [(kind, point, arrival) for kind, points in POINTS.items() for point, arrival in points.items()])
 def test_a_service_that_dies_in_the_middle_of_a_commit_has_it_once(tmp_path: Path, durability: Durability, point: str, arrival: int) -> None:
     """Before or after the commit point, answered or not: the client asks again, and the rows are there once."""
-    with Service(tmp_path / "wh", crash_at=f"{point}:{arrival}") as service, shop(service.connect()) as wh:
+    with Service(tmp_path / "wh", crash_at=f"{point}:{arrival}") as service:
+        commit_through_a_crash(service, durability)
+
+
+@pytest.mark.parametrize(
+    ("durability", "point", "arrival"),
+    [("log", "log.synced", 2), ("log", "ledger.committed", 3), ("warehouse", "materialize.tables_committed", 2), ("warehouse", "ledger.committed", 4)],
+)
+def test_one_that_has_its_warehouse_in_postgresql_has_it_once_too(
+    tmp_path: Path, postgres: TempPostgres, durability: Durability, point: str, arrival: int
+) -> None:
+    """The server rolls back what was open, and knows what was committed."""
+    with (
+        fresh_schemas(postgres) as schemas,
+        Service(tmp_path / "wh", target=postgres.url, state_dir=tmp_path / "state", crash_at=f"{point}:{arrival}", **schemas) as service,
+    ):
+        commit_through_a_crash(service, durability)
+
+
+def commit_through_a_crash(service: Service, durability: Durability) -> None:
+    """Commit inserts, an update that shows how often it was done, and a delete, until the service has died and for some time after."""
+    with shop(service.connect()) as wh:
         reviver = threading.Thread(target=service.revive, daemon=True)
         reviver.start()
         with wh.producer(name="till") as load:
-            load.insert("sale", (1, 1))
+            load.insert("sale", (1, 0))
             load.commit(durability=durability)
             for number in range(2, 5):
                 load.insert_many("sale", [(number, 1), (number + 100, 1)])
-                load.commit(durability=durability)
+                load.update("sale", {"qty": Expression("qty + 1")}, {"sku": 1})
+                load.delete("sale", {"sku": number + 99})
+                assert load.commit(durability=durability).commit.number == number
             reviver.join(timeout=60)
-            assert not reviver.is_alive(), f"{point} was reached fewer than {arrival} times"
-        assert skus(wh) == sorted([1, *range(2, 5), *range(102, 105)])
+            assert not reviver.is_alive(), "the point was not reached so often"
+        assert sorted(wh.read("sale").rows()) == [(1, 3), (2, 1), (3, 1), (4, 1), (104, 1)]
 
 
 def test_rows_that_were_read_back_before_a_restart_are_committed_after_it(service: Service) -> None:
