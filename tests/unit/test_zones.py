@@ -123,7 +123,7 @@ def test_a_flow_over_one_stream_keeps_nothing_in_step() -> None:
 
 
 def test_the_text_names_members_and_pace() -> None:
-    """The dry run warns of a fast operator that is tied to a slow one."""
+    """Where it is known what operators cost, a fast one that is tied to a slow one is seen (A11.5); the dry run does not know it of Spark."""
     text = describe_zones(FIGURE_3_6, costs={"update-R": 1.0, "R⋈ΔS": 5.0})
 
     assert "R [same job]: update-R, R⋈ΔS (slowest/fastest 5.0)" in text

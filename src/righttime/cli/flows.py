@@ -50,16 +50,21 @@ def _stacked(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 
 def jobs_of(flow: FlowStatus, *, last: int = JOBS_SHOWN, narrow: bool = False) -> list[Table]:
-    """Return the last jobs of a flow, newest last, with the time that each step took; where it is `narrow`, in a table of its own."""
+    """Return the last jobs of a flow, newest last, with the time that each step took; where it is `narrow`, in a table of its own.
+
+    Rows that did not meet an expectation are shown where there are any.
+    """
     title = f"Last jobs of {plain(flow.name)}: " + ", ".join(f"{mark} {step}" for mark, step in zip(_MARKS, STEPS, strict=True))
-    facts, times = ("for", "up to", "changes", "rows", "in one drain"), (*STEPS, "together", "")
+    shown = flow.jobs[-last:]
+    unmet = ("unmet",) if any(job.unmet for job in shown) else ()
+    facts, times = ("for", "up to", "changes", "rows", "in one drain", *unmet), (*STEPS, "together", "")
     right = ("job", "changes", "rows", "in one drain", *times[:-1])
     heads = [("job", *facts), ("job", *times)] if narrow else [("job", *facts, *times)]
     tables = [plain_table(*head, title=None if number else title, right=right) for number, head in enumerate(heads)]
-    for job in flow.jobs[-last:]:
+    for job in shown:
         spans = [*(job.seconds.get(f"{step}_s", 0.0) for step in STEPS), sum(job.seconds.values())]
         counts = (f"{count:,}" for count in (job.rows_in, job.rows_out, job.jobs_in_drain))
-        number, about = f"{job.number:,}", (job.kind, moment(job.horizon_us)[:23], *counts)
+        number, about = f"{job.number:,}", (job.kind, moment(job.horizon_us)[:23], *counts, *(plain(rows_by_stream(job.unmet, none="-")) for _ in unmet))
         took = (*map(seconds, spans), timeline(job, width=_BAR_NARROW if narrow else _BAR))
         for table, row in zip(tables, [(number, *about), (number, *took)] if narrow else [(number, *about, *took)], strict=True):
             table.add_row(*row)
@@ -89,6 +94,6 @@ def jobs_text(count: int) -> str:
     return f"{count:,} job{'' if count == 1 else 's'}"
 
 
-def rows_by_stream(rows: Mapping[str, int]) -> str:
-    """Return changes by stream in one line."""
-    return ", ".join(f"{name} {count:,}" for name, count in sorted(rows.items())) or "none"
+def rows_by_stream(rows: Mapping[str, int], *, none: str = "none") -> str:
+    """Return changes by stream, or rows by another name, in one line."""
+    return ", ".join(f"{name} {count:,}" for name, count in sorted(rows.items())) or none

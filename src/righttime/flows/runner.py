@@ -219,6 +219,10 @@ class FlowRunner:
         self._queue.published(job)
         METRICS.counter("righttime_flow_jobs_total").inc(flow=self.link.source, kind=job.kind)
         METRICS.counter("righttime_flow_rows_total").inc(job.rows_in, flow=self.link.source)
+        for name, rows in job.unmet.items():
+            METRICS.counter("righttime_flow_unmet_total", description="Rows that did not meet an expectation.").inc(
+                rows, flow=self.link.source, expectation=name
+            )
 
     def _contents(self, job: FlowJob, drained: Drained) -> dict[str, TargetContent]:
         contents: dict[str, TargetContent] = {}

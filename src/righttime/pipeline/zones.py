@@ -163,7 +163,10 @@ def describe_in_step(flow: Flow) -> str:
 
 
 def describe_zones(operators: Sequence[Operator], *, costs: Mapping[str, float] | None = None) -> str:
-    """Return the zones as lines of text, with the pace of the slowest against the fastest member where costs are known."""
+    """Return the zones as lines of text; with `costs`, seconds by operator, also the pace of the slowest against the fastest member of each.
+
+    Who runs operators one by one can tell what each costs. On Spark a drain is one job in which no operator has a time of its own, so the dry run gives none.
+    """
     zones = find_zones(operators)
     if not zones:
         return "no consistency zones: no operator shares a changing table"
