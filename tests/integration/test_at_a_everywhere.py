@@ -1,6 +1,6 @@
 """AT-A0 to AT-A15 once more, on PostgreSQL and over Flight: the examples of tests/unit/test_at_a.py, unchanged, on the other places.
 
-Producers and readers are those of the place. Where rows are is read from the engine, which for a service is the one behind it.
+Producers, readers and their snapshots are those of the place. Where rows are is read from the engine, which for a service is the one behind it.
 """
 
 from collections.abc import Iterator

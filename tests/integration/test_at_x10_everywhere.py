@@ -6,15 +6,22 @@ from pathlib import Path
 import pytest
 
 import righttime as rt
+from righttime.flight import reading
 from righttime.pipeline.spark import SparkOwner
-from tests.support.everywhere import DELTA, ELSEWHERE, opened_at
+from tests.support.everywhere import DELTA, DELTA_SERVED, ELSEWHERE, opened_at
 from tests.support.postgres import TempPostgres
 
+FAR = "delta over flight, whose files cannot be seen from here"
 
-@pytest.fixture(params=[DELTA, *ELSEWHERE])
-def wh(tmp_path: Path, postgres: TempPostgres, spark_owner: SparkOwner, request: pytest.FixtureRequest) -> Iterator[rt.Warehouse]:
+
+@pytest.fixture(params=[DELTA, *ELSEWHERE, FAR])
+def wh(
+    tmp_path: Path, postgres: TempPostgres, spark_owner: SparkOwner, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[rt.Warehouse]:
     spark_owner.session()
-    with opened_at(request.param, tmp_path, postgres, segment_rows=10) as opened:
+    if request.param == FAR:
+        monkeypatch.setattr(reading, "_same", lambda place: False)
+    with opened_at(DELTA_SERVED if request.param == FAR else request.param, tmp_path, postgres, segment_rows=10) as opened:
         opened.create_table("sale", "sku INT, qty INT", keys=["sku"])
         opened.create_view("total", "SELECT count(*) AS rows, sum(qty) AS qty FROM sale")
         yield opened

@@ -8,6 +8,7 @@ from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.table import Lane
 from righttime.changes.operations import rows_and_operations
 from righttime.changes.rows import table_of
+from righttime.flight.warehouse import RemoteWarehouse
 from righttime.query.contract import Contract
 from tests.support.crash import engine_of
 
@@ -90,6 +91,11 @@ def stored(wh: Warehouse, table: str) -> list[Row]:
 def seen(wh: Warehouse, table: str, **contract: Any) -> list[Row]:
     """The transparency view: what a query sees."""
     return sorted(wh.read(table, **contract).rows())
+
+
+def snapshots_of(wh: Any) -> Any:
+    """What takes snapshots for the queries of this handle: where it is one of a service, its own client, and not the engine behind the service."""
+    return wh._consumer._snapshots if isinstance(wh, RemoteWarehouse) else engine_of(wh).snapshots
 
 
 def asking(freshness_us: int = 0, *, wait_s: float = 30.0, as_of_us: int | None = None) -> Contract:

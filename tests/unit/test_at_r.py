@@ -28,6 +28,7 @@ from tests.support.state_tables import (
     lane,
     minmax,
     seen,
+    snapshots_of,
     stored,
     time_index,
     tuples,
@@ -347,13 +348,14 @@ def test_at_r11_a_registered_query_reads_the_same_rows_three_times(wh: Warehouse
     producer.insert_many("x", [(5, 5), (6, 6)])
     producer.commit()
     assert minmax(wh, "x") == (3, 4)
-    catalyst, snapshots = catalyst_of(wh), engine_of(wh).snapshots
+    catalyst, snapshots = catalyst_of(wh), snapshots_of(wh)
 
     with snapshots.take(["x"], asking()) as held:
         table = held.tables["x"]
 
         def parts() -> tuple[dict[tuple[str, str], tuple[int, int]], list[tuple[int, int]]]:
-            return dict(table.intervals), sorted(tuples(snapshots.rows(table)))
+            (lease,) = catalyst.leases._live.values()
+            return dict(lease.intervals), sorted(tuples(snapshots.rows(table)))
 
         expected = ({("x", "p"): (3, 4)}, [(1, 1), (2, 2), (5, 5), (6, 6)])
         assert parts() == expected

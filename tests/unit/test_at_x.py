@@ -20,7 +20,7 @@ from righttime.changes.faults import CrashPoint
 from righttime.errors import AsOfUnavailable, CommitFailed, FreshnessUnavailable
 from tests.support.clocks import SteppedClock
 from tests.support.crash import abandon, crash, engine_of, killed_at
-from tests.support.state_tables import INFINITY, SECOND, archived, asking, catalyst_of, hot, minmax, seen, stored, time_index, tuples
+from tests.support.state_tables import INFINITY, SECOND, archived, asking, catalyst_of, hot, minmax, seen, snapshots_of, stored, time_index, tuples
 
 ROW = "a INT, b INT"
 
@@ -117,7 +117,7 @@ def test_at_x5_a_transaction_that_is_rolled_back_leaves_no_trace_for_any_reader(
     producer = wh.producer(name="p")
     producer.insert("x", (1, 1))
     producer.commit()
-    snapshots = engine_of(wh).snapshots
+    snapshots = snapshots_of(wh)
 
     with snapshots.take(["x", "y"], asking()) as before:
         for table in "xy":

@@ -8,8 +8,7 @@ import pytest
 import righttime as rt
 from righttime import Warehouse
 from tests.support.clocks import SteppedClock
-from tests.support.crash import engine_of
-from tests.support.state_tables import SECOND, archived, asking, catalyst_of, hot, seen, stored, tuples, versions
+from tests.support.state_tables import SECOND, archived, asking, catalyst_of, hot, seen, snapshots_of, stored, tuples, versions
 
 
 @pytest.fixture
@@ -117,7 +116,7 @@ def test_at_x5_a_transaction_that_is_rolled_back_ends_no_version_for_anybody(wh:
     producer.commit(materialize=True)
     producer.insert("x", (2, 2, 2))
     producer.commit()
-    snapshots = engine_of(wh).snapshots
+    snapshots = snapshots_of(wh)
     rows = [(0, 0, 0), (1, 1, 1), (2, 2, 2)]
 
     with snapshots.take(["x"], asking()) as before:
