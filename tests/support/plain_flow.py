@@ -39,7 +39,7 @@ class PlainEngine:
     """Keeps each target's rows by key; `gate` is waited for before a drain is computed."""
 
     def __init__(self, targets: dict[str, str], keys: Sequence[str], *, factor: int = 1) -> None:
-        self.factor = factor  # of every value `v`, so that there can be another declaration
+        self.factor = factor  # of every `v` or `qty`, so that there can be another declaration
         self.targets = targets  # table to stream
         self.keys = keys
         self.rows: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {table: {} for table in targets}
@@ -79,7 +79,7 @@ class PlainEngine:
         for change in changes:
             row = {name: value for name, value in change.items() if not name.startswith("_")}
             if self.factor != 1:
-                row["v"] *= self.factor
+                row["v" if "v" in row else "qty"] *= self.factor
             key = tuple(row[name] for name in self.keys)
             if change["_w"] > 0:
                 self.rows[table][key] = row
