@@ -33,7 +33,7 @@ from righttime.catalyst.settler import Settler
 from righttime.catalyst.shell import Catalyst
 from righttime.changes.clock import Clock, SystemClock, TimeAuthority
 from righttime.changes.schema import TableSchema
-from righttime.errors import BadSetting
+from righttime.errors import BadSetting, WriterLost
 from righttime.flows.manager import FlowParts, Flows
 from righttime.flows.taps import TapParts
 from righttime.foundation import Foundation, open_foundation
@@ -247,27 +247,34 @@ class Engine:
         return {current, *pinned, *(state.tables[table].version for state in [*states, self.ledger.newest_state()] if table in state.tables)}
 
     def close(self) -> None:
-        """Make everything committed durable and let go of the folder. If that fails everything stays open, to be closed again when there is space."""
+        """Make everything committed durable and let go of the folder. If that fails everything stays open, to be closed again when there is space; only
+        what can never be kept, because another process writes now, is let go all the same, and `WriterLost` tells so."""
         self.flows.stop_all()
         for producer in self.producers:
             producer.close()
         with self.catalyst.lock:
             self.catalyst.closing = True
+        lost: WriterLost | None = None
         try:
             self.mover.make_safe()
+        except WriterLost as error:
+            lost = error
         except BaseException:
             with self.catalyst.lock:
                 self.catalyst.closing = False
             raise
         self.keeper.stop()
         self.flows.close()
-        self.trace.reset()  # only now: until everything is safe, the trace tells what a crash would lose
+        if lost is None:
+            self.trace.reset()  # only now: until everything is safe, the trace tells what a crash would lose
         self.mover.close()
         self.images.close()
         self.trace.close()
         self.spark.stop()
         self.foundation.close()
         log.info("warehouse.closed", path=self.name)
+        if lost is not None:
+            raise lost
 
 
 Target = Path | str
@@ -302,11 +309,18 @@ def _refuse_other_settings(engine: Engine, settings: Settings) -> None:
 def release_engine(engine: Engine) -> None:
     """Give a handle's share back; the last one closes the engine."""
     with _engines_lock:
-        target, handles = next((target, handles) for target, (known, handles) in _engines.items() if known is engine)
+        found = next(((target, handles) for target, (known, handles) in _engines.items() if known is engine), None)
+        if found is None:
+            return  # it has been let go without keeping everything, and its last handle was told
+        target, handles = found
         if handles > 1:
             _engines[target] = (engine, handles - 1)
             return
-        engine.close()
+        try:
+            engine.close()
+        except WriterLost:
+            del _engines[target]
+            raise
         del _engines[target]
 
 

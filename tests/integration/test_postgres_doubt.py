@@ -40,13 +40,17 @@ def line(postgres: TempPostgres) -> Iterator[Proxy]:
 
 @pytest.fixture
 def wh(postgres: TempPostgres, place: dict[str, Any], line: Proxy, tmp_path: Path) -> Iterator[Warehouse]:
-    host, _, rest = postgres.url.rpartition(":")
-    warehouse = rt.open(f"{host}:{line.port}/{rest.partition('/')[2]}", state_dir=tmp_path, wait_s=10, **place)
+    warehouse = rt.open(through(postgres, line), state_dir=tmp_path, wait_s=10, **place)
     warehouse.create_table("sale", "sku INT", keys=["sku"])
     yield warehouse
     line.heal()
     with suppress(WriterLost):
         warehouse.close()
+
+
+def through(postgres: TempPostgres, line: Proxy) -> str:
+    host, _, rest = postgres.url.rpartition(":")
+    return f"{host}:{line.port}/{rest.partition('/')[2]}"
 
 
 @contextmanager
@@ -189,6 +193,8 @@ def test_storing_and_declaring_in_doubt_are_finished_or_taken_back(wh: Warehouse
 def test_a_writer_that_is_lost_acknowledges_nothing_more(wh: Warehouse, line: Proxy, postgres: TempPostgres, place: dict[str, Any], tmp_path: Path) -> None:
     """Another process has taken the warehouse over: commits to memory, which could never be kept, and answers, which would lack its rows, are refused."""
     load = wh.producer(name="till")
+    load.insert("sale", (0,))
+    load.commit()
     load.insert("sale", (1,))
     line.cut(refuse=True)
     with psycopg.connect(postgres.dsn, autocommit=True) as direct:
@@ -203,6 +209,11 @@ def test_a_writer_that_is_lost_acknowledges_nothing_more(wh: Warehouse, line: Pr
         load.commit()
     with pytest.raises(WriterLost):
         wh.read("sale")
+    with pytest.raises(WriterLost):
+        wh.close()  # tells that something is lost, and lets go
+    with rt.open(through(postgres, line), state_dir=tmp_path, **place) as again:
+        assert rows(again) == [7]
+        assert [(loss.source, loss.first, loss.last) for loss in again.losses()] == [("till", 1, 1)]
 
 
 def test_a_service_in_doubt_is_not_ready_and_a_client_commits_once(wh: Warehouse, line: Proxy, postgres: TempPostgres) -> None:
