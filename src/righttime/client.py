@@ -7,7 +7,7 @@ Promise: handles of one folder in one process share one engine; closing a handle
 
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
@@ -24,6 +24,7 @@ from righttime.changes.schema import TableSchema, declare_table
 from righttime.errors import BadSetting, BadTable, NameTaken, NotAWarehouse, ReceiptUnknown, TableExists, UnknownTable, WarehouseClosed
 from righttime.flight.group import GroupWarehouse, open_service
 from righttime.flight.warehouse import RemoteWarehouse, is_service
+from righttime.flows.explain import Explanation
 from righttime.flows.face import FlowMethods
 from righttime.flows.manager import Flows
 from righttime.foundation import is_postgres, open_foundation
@@ -244,9 +245,17 @@ class Warehouse(Handle, FlowMethods):
     def _flows(self, what: str) -> Flows:
         return self._writer(what).flows
 
-    def _tables_of(self, query: str) -> Sequence[str]:
-        text, _ = split_currency(query)
-        return self._writer("explain a query").consumer.plan(read_statement(text)).tables
+    def explain(self, query: str, *, freshness: Duration | None = None) -> Explanation:
+        """Say what a query would wait for if it came now: flows, streams, jobs, rows, and an estimate of the time."""
+        text, bound_us = split_currency(query)
+        freshness_us = (bound_us or 0) if freshness is None else duration_us(freshness)
+        while True:
+            with self._engine.reading() as parts:
+                tables, flows = parts.consumer.plan(read_statement(text)).tables, parts.flows if isinstance(parts, Engine) else parts.catalyst
+                try:
+                    return flows.explain(tables, freshness_us=freshness_us)
+                except Superseded:
+                    continue
 
     # -- care --------------------------------------------------------------------------------------------------------
 

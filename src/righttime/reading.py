@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from righttime.catalyst.images import Images
-from righttime.catalyst.maintainer import Admission, Maintainer
+from righttime.catalyst.maintainer import Admission
 from righttime.catalyst.messages import Accuracy
 from righttime.catalyst.recovery import recover
 from righttime.catalyst.settler import Settler
@@ -24,25 +24,22 @@ from righttime.changes.clock import Clock, TimeAuthority
 from righttime.changes.schema import TableSchema
 from righttime.errors import FreshnessUnavailable, FreshnessUnknown, WarehouseDamaged, WarehouseReadOnly
 from righttime.flows.catalogue import Catalogue, FlowEntry
+from righttime.flows.elsewhere import FlowsElsewhere
+from righttime.flows.explain import Explanation
 from righttime.foundation import Foundation
 from righttime.ledger.book import NO_PIN, Book
 from righttime.ledger.pins import PinTable
-from righttime.ledger.receipts import StreamCommit, StreamReceipt
 from righttime.ledger.state import State
 from righttime.pipeline.spark import SparkOwner
 from righttime.query.consumer import Consumer
 from righttime.query.snapshot import Snapshots
 from righttime.query.stored import StoredTables
 from righttime.query.verify import Verifier
-from righttime.queues.declared import StreamCommit as QueueCommit
-from righttime.queues.peek import Peeked, peek
 from righttime.settings import Settings
 from righttime.telemetry import get_log
 
 log = get_log("reading")
 
-_FOREVER_US = 2**62
-_NOT_LOADED = "its streams have changes that the flow has not loaded, and no flow runs here: `righttime run` loads them"
 _TRIES_MAX = 5
 
 
@@ -70,52 +67,24 @@ class _DurableCatalyst(Catalyst):
         super().__init__(settings=settings, clock=clock, authority=TimeAuthority(clock), trace=_NoTrace())
         self._state = state
         self._ledger = ledger
-        self._attended: list[tuple[Maintainer, FlowEntry]] = []
-        self._streams_in = Path()
-        self._seen: Mapping[str, Peeked] = {}
+        self.flows = FlowsElsewhere(self, (), Path())
 
     def attend(self, entries: Iterable[FlowEntry], streams_in: Path) -> None:
-        """Answer for the targets of flows, of which nobody knows here what they lack until somebody asks."""
-        self._streams_in = streams_in
-        for entry in entries:
-            generation = entry.generation(self.head.source(entry.source).last.number)
-            link = self.maintain(entry.source, generation.targets)
-            link.backlog_us, link.trouble = _FOREVER_US, _NOT_LOADED
-            link.refresh()
-            self._attended.append((link, entry))
+        """Answer for the targets of flows."""
+        self.flows = FlowsElsewhere(self, entries, streams_in)
 
-    def _look_at_streams(self, tables: Sequence[str]) -> None:
-        """Note what the streams behind these tables have, on disk and at this moment."""
-        wanted = self._behind(tables)
-        if not wanted:
-            return
-        self._seen = streams = peek(self._streams_in)
-        with self.lock:
-            for link, entry in wanted:
-                names = entry.generation(self.head.source(entry.source).last.number).streams
-                read = [streams[name] for name in names if name in streams]
-                link.backlog_us = max((stream.last_us for stream in read), default=0)
-                arrived = [stream.complete_us for stream in read if stream.complete_us is not None]
-                link.arrived_us = min(arrived, default=None)
-                link.refresh()
+    def explain(self, tables: Sequence[str], *, freshness_us: int) -> Explanation:
+        """Return what a query over `tables` would be answered on and lack, if it came now."""
+        if (writer := self._ledger.living_writer()) is not None:
+            raise self._unknown(tables, writer)
+        self._look(tables)
+        return self.flows.explain(tables, freshness_us=freshness_us)
 
-    def _behind(self, tables: Sequence[str]) -> list[tuple[Maintainer, FlowEntry]]:
-        return [(link, entry) for link, entry in self._attended if set(link.tables) & set(tables)]
-
-    def stream_cuts(self, tables: Sequence[str], accuracy: Accuracy) -> tuple[StreamReceipt, ...]:
-        """Return where an answer over `tables` cuts the streams that flows made them of; nothing while a writer may have more than its files tell."""
-        cuts = []
-        for _, entry in () if accuracy.unknown else self._behind(tables):
-            with self.lock:
-                # What no job has taken is outside, whatever time the answer has.
-                job = self.head.source(entry.source).cut(entry.source, accuracy.time_of(entry.source)).last_inside
-            if job.number and job.number < entry.generations[0].first_job:
-                continue  # of a state that was built anew since, and nobody knows what it was made of
-            for name in (name for name in entry.generation(job.number).streams if name in self._seen):
-                commits = self._seen[name].commits
-                inside, outside = (commits.commit(commits.up_to(job.time_us) + further) for further in (0, 1))
-                cuts.append(StreamReceipt(name, entry.name, _in_receipt(inside), _in_receipt(outside)))
-        return tuple(cuts)
+    def _look(self, tables: Sequence[str]) -> None:
+        """Look at the streams behind these tables, before the state is compared: a writer that came and went in between has made a newer one."""
+        self.flows.look(tables)
+        if self._ledger.newest_state().number != self._state.number:
+            raise Superseded
 
     def ensure_accuracy(
         self,
@@ -130,9 +99,7 @@ class _DurableCatalyst(Catalyst):
     ) -> Accuracy:
         writer = self._ledger.living_writer()
         if writer is None:
-            self._look_at_streams(tables)  # before the state is compared: a writer that came and went in between has made a newer one
-            if self._ledger.newest_state().number != self._state.number:
-                raise Superseded
+            self._look(tables)
             return super().ensure_accuracy(time_us, tables, deadline_s=deadline_s, exact=exact, accept_late=accept_late, asked_us=asked_us, admission=admission)
         if accept_late:
             cut_us = self._state.time_us
@@ -141,14 +108,13 @@ class _DurableCatalyst(Catalyst):
                 found = super().ensure_accuracy(time_us, tables, deadline_s=deadline_s, exact=True, accept_late=True, asked_us=asked_us, admission=admission)
                 cut_us = found.cut_us
             return Accuracy(cut_us, {f"process {writer}": cut_us}, unknown=True)
+        raise self._unknown(tables, writer)
+
+    def _unknown(self, tables: Sequence[str], writer: int) -> FreshnessUnknown:
         # An exact time is as unknown as now: a state lacks what was committed before it by lazy producers, and by others while it was being written.
         stale_s = (self.authority.read_us() - self._state.time_us) / 1e6
         why = "another process writes this warehouse, and what it holds in memory cannot be seen from here"
-        raise FreshnessUnknown(table=", ".join(tables), source=f"process {writer}", waited_s=0.0, stale_s=stale_s, why=why)
-
-
-def _in_receipt(commit: QueueCommit | None) -> StreamCommit | None:
-    return None if commit is None else StreamCommit(commit.number, commit.time_us, commit.transaction)
+        return FreshnessUnknown(table=", ".join(tables), source=f"process {writer}", waited_s=0.0, stale_s=stale_s, why=why)
 
 
 class Parts:
@@ -170,7 +136,7 @@ class Parts:
         settler = Settler(self.catalyst, engine.store, schemas=self.schemas)
         pins = PinTable(pins_max=4096)
         self.snapshots = Snapshots(self.catalyst, settler, self.images, engine.store, pins, hold=engine.hold, schemas=self.schemas, settings=settings)
-        self.snapshots.stream_cuts = self.catalyst.stream_cuts
+        self.snapshots.stream_cuts = self.catalyst.flows.stream_cuts
         self.consumer = Consumer(self.snapshots, ledger, engine.spark, schemas=self.schemas, views=self.views, settings=settings)
         self.verifier = Verifier(self.consumer, self.snapshots, ledger, self.catalyst, writer_elsewhere=ledger.living_writer)
         self.consumer.verifier = self.verifier.verify

@@ -13,7 +13,6 @@ from righttime.catalyst.maintainer import Maintainer
 from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.table import MemoryTable
 from righttime.changes.position import START
-from righttime.flows.catalogue import Catalogue
 from righttime.flows.jobs import FlowStatus
 from righttime.queues.peek import Peeked, peek
 from righttime.reading import Parts
@@ -52,13 +51,17 @@ class ProducerStatus:
 
 @dataclass(frozen=True, slots=True)
 class StreamSummary:
-    """One stream; `watermark_us` is up to when its source has delivered, 0 if it has nothing, None if the warehouse gives the times: it is always complete."""
+    """One stream; `watermark_us` is up to when its source has delivered, 0 if it has nothing, None if the warehouse gives the times: it is always complete.
+
+    `unpulled` are rows and operations that only its table has, if it is the stream of one.
+    """
 
     name: str
     changes: int
     last_commit_us: int | None
     watermark_us: int | None
     dead_letters: int
+    unpulled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ def status_of(parts: Engine | Parts, *, name: str, folder: Path, settings: Setti
         flows, streams = tuple(parts.flows.status()), _streams(parts)
     else:
         peeked = peek(folder / "streams")
-        flows, streams = _flows_elsewhere(parts, folder, peeked), _streams_elsewhere(peeked)
+        flows, streams = parts.catalyst.flows.status(peeked), _streams_elsewhere(peeked, parts.catalyst.flows.unpulled(peeked))
     losses = [loss for loss in parts.ledger.losses() if not loss.made_again]
     with catalyst.lock:
         now_us = catalyst.authority.read_us()
@@ -143,29 +146,17 @@ def _elsewhere(parts: Engine | Parts, folder: Path) -> tuple[ProducerStatus, ...
 
 def _streams(engine: Engine) -> tuple[StreamSummary, ...]:
     streams = engine.flows.feed.streams
+    unpulled = engine.flows.taps.unpulled(streams.names(), 0)
     return tuple(
-        StreamSummary(one.name, one.rows, None if one.last is None else one.last.time_us, streams.watermark_us(one.name), one.dead_letters)
+        StreamSummary(
+            one.name, one.rows, None if one.last is None else one.last.time_us, streams.watermark_us(one.name), one.dead_letters, unpulled.get(one.name, 0)
+        )
         for one in streams.status()
     )
 
 
-def _streams_elsewhere(peeked: Mapping[str, Peeked]) -> tuple[StreamSummary, ...]:
-    return tuple(StreamSummary(name, one.rows, one.last_us or None, one.complete_us, len(one.letters)) for name, one in sorted(peeked.items()))
-
-
-def _flows_elsewhere(parts: Parts, folder: Path, streams: Mapping[str, Peeked]) -> tuple[FlowStatus, ...]:
-    """Return the flows as far as files tell: their last durable job, and what their streams have since. Its jobs are known to the one who runs it."""
-    now_us = parts.catalyst.authority.read_us()
-    found = []
-    for entry in Catalogue(folder / "flows").entries():
-        last = parts.catalyst.head.source(entry.source).last
-        generation, horizon_us = entry.generation(last.number), last.time_us
-        read = [streams[name] for name in generation.streams if name in streams]
-        waiting = [first_us for stream in read if (first_us := stream.first_after(horizon_us)) is not None]
-        lag_s = max(now_us - min(waiting), 0) / 1e6 if waiting else 0.0
-        rows = sum(stream.rows_after(horizon_us) for stream in read)
-        found.append(FlowStatus(entry.name, False, "", generation.streams, generation.targets, 0, rows, horizon_us, lag_s, ()))
-    return tuple(found)
+def _streams_elsewhere(peeked: Mapping[str, Peeked], unpulled: Mapping[str, int]) -> tuple[StreamSummary, ...]:
+    return tuple(StreamSummary(name, one.rows, one.last_us or None, one.complete_us, len(one.letters), unpulled[name]) for name, one in sorted(peeked.items()))
 
 
 def _producers(catalyst: Catalyst, now_us: int) -> tuple[ProducerStatus, ...]:

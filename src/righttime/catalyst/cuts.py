@@ -53,9 +53,7 @@ class Cuts(CatalystMemory):
         """
         with self.lock:
             self._await_unhalted(deadline_s)
-            flows = list({flow.source: flow for name in tables if (flow := self.maintained.get(name)) is not None}.values())
-            # Neither rows that are stored nor commits that are forgotten can be told apart by time any more.
-            floor_us = max([self.head.oldest_us, *(self.table(name).stored_us for name in tables)])
+            flows, floor_us = self.flows_behind(tables), self._floor_us(tables)
             if exact and time_us < floor_us:
                 self._refuse_as_of(time_us, tables)
             wanted_us = max(time_us, floor_us)
@@ -63,7 +61,7 @@ class Cuts(CatalystMemory):
             if flows:
                 came_us = self.authority.read_us() if asked_us is None else asked_us
                 if not exact:
-                    wanted_us = max(min(wanted_us, self._tolerated_us(flows, came_us)), floor_us)
+                    wanted_us = self._accepted_us(flows, wanted_us, came_us, floor_us)
                 wanted_us = self._admit(flows, admission or Admission(frozenset(tables)), wanted_us, came_us, exact=exact)
             late = self._await_lazy(tables, wanted_us, wait)
             if late is not None:
@@ -74,6 +72,22 @@ class Cuts(CatalystMemory):
                 return Accuracy(wanted_us, {})
             lanes = [self.tables[table].lane(link.source).times for table, link in self.lazy_lanes(tables)]
             return Accuracy(newest_consistent(wanted_us, lanes, otherwise_us=self.authority.read_us()), {})
+
+    def planned_cut(self, time_us: int, tables: Sequence[str], *, asked_us: int) -> int:
+        """Return where `ensure_accuracy` would cut a query that came at `asked_us` and is content with `time_us`; asks nobody for it."""
+        with self.lock:
+            flows, floor_us = self.flows_behind(tables), self._floor_us(tables)
+            if not flows:
+                return asked_us
+            return _chosen(flows, self._accepted_us(flows, max(time_us, floor_us), asked_us, floor_us), asked_us)
+
+    def flows_behind(self, tables: Sequence[str]) -> list[Maintainer]:
+        """Return the flows that maintain these tables; the caller has the lock."""
+        return list({flow.source: flow for name in tables if (flow := self.maintained.get(name)) is not None}.values())
+
+    def _floor_us(self, tables: Sequence[str]) -> int:
+        """Neither rows that are stored nor commits that are forgotten can be told apart by time any more."""
+        return max([self.head.oldest_us, *(self.table(name).stored_us for name in tables)])
 
     @contextmanager
     def admitted(self, tables: Sequence[str]) -> Iterator[Admission]:
@@ -148,18 +162,22 @@ class Cuts(CatalystMemory):
     def _admit(self, flows: Sequence[Maintainer], admission: Admission, oldest_us: int, asked_us: int, *, exact: bool) -> int:
         """Choose the cut of a query over flows' targets and ask them for it; the caller has the lock."""
         if admission.cut_us is None or admission.cut_us < oldest_us:
-            # A job that is closed cannot be parted again, so a query comes after it.
-            came_us = max([asked_us, oldest_us, *(flow.closed_us for flow in flows)])
-            admission.cut_us = oldest_us if exact else choose_cut(oldest_us, came_us, flows)
+            admission.cut_us = oldest_us if exact else _chosen(flows, oldest_us, asked_us)
         for flow in flows:
             if not flow.trouble:  # nobody would make the job, nor ever let go of the cut
                 flow.want(admission.cut_us)
         return admission.cut_us
 
+    def _accepted_us(self, flows: Sequence[Maintainer], wanted_us: int, came_us: int, floor_us: int) -> int:
+        """Return the oldest time that will do for a query over flows' targets."""
+        return max(min(wanted_us, self._tolerated_us(flows, came_us)), floor_us)
+
     def _tolerated_us(self, flows: Sequence[Maintainer], came_us: int) -> int:
         """Return back to when a query puts up with changes that have not arrived; those that have are never left out for it."""
-        arrived_us = min((flow.arrived_us for flow in flows if flow.arrived_us is not None), default=came_us)
-        return max(came_us - min(flow.tolerance_us for flow in flows), min(arrived_us, came_us))
+        arrived = [flow.arrived_us for flow in flows if flow.arrived_us is not None]
+        # A flow whose changes are all here at once has nothing to put up with, and makes nobody stricter.
+        tolerance_us = min((flow.tolerance_us for flow in flows if flow.arrived_us is not None), default=0)
+        return max(came_us - tolerance_us, min([came_us, *arrived]))
 
     def _await_flows(self, flows: Sequence[Maintainer], cut_us: int, wait: _Wait) -> Accuracy:
         """Wait until all flows have published what a cut needs."""
@@ -195,7 +213,7 @@ class Cuts(CatalystMemory):
             source=flow.source,
             waited_s=self.clock.monotonic_s() - wait.started_s,
             stale_s=max(self.authority.read_us() - max(newest_us, flow.horizon_us, self._opened_us), 0) / 1e6,
-            why=flow.trouble or _why_late(flow, cut_us),
+            why=_why_late(flow, cut_us),
         )
 
     def _refuse_blurred(self, flow: Maintainer, cut_us: int, wait: _Wait) -> None:
@@ -207,7 +225,15 @@ class Cuts(CatalystMemory):
         )
 
 
+def _chosen(flows: Sequence[Maintainer], oldest_us: int, asked_us: int) -> int:
+    # A job that is closed cannot be parted again, so a query comes after it.
+    return choose_cut(oldest_us, max([asked_us, oldest_us, *(flow.closed_us for flow in flows)]), flows)
+
+
 def _why_late(flow: Maintainer, cut_us: int) -> str:
+    """Say what a query waits for: somebody to run the flow, its sources, or just a job."""
+    reasons = [flow.trouble] if flow.trouble else []
     if flow.arrived_us is not None and flow.arrived_us < cut_us:
-        return flow.hindrance or f"its streams have told of everything up to {time_text(flow.arrived_us)}; a source that stands still sends heartbeats"
-    return "a job with these changes is being computed"
+        lag = f"everything up to {time_text(flow.arrived_us)}, {flow.waits_for_source_s(cut_us):.3f} s before" if flow.arrived_us else "nothing yet"
+        reasons.append(f"its stream {flow.late_stream!r} has told of {lag}; append to it, or tell with heartbeat() that nothing has happened")
+    return "; ".join(reasons) or flow.hindrance or "a job with these changes is being computed"

@@ -81,6 +81,7 @@ class FlowSide(CatalystMemory):
         with self.lock:
             now_us, after_us = self.authority.read_us(), link.closed_us
             least_us = self.head.source(link.source).last.time_us + 1 if anew else 0
-            link.closed_us = max(link.closed_us, now_us if link.arrived_us is None else min(now_us, link.arrived_us), least_us)
+            here_us = min(mark_us for mark_us in (now_us, link.arrived_us, link.pulled_us) if mark_us is not None)
+            link.closed_us = max(link.closed_us, here_us, least_us)
             link.want(link.closed_us)
             return [*(cut_us for cut_us in link.cuts if after_us < cut_us < link.closed_us), link.closed_us]

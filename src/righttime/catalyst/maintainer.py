@@ -8,7 +8,7 @@ A job takes all changes up to its horizon and shows them at its horizon. Between
 be cut there.
 """
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -22,14 +22,17 @@ _NOTED_MAX = 100_000  # changes that are not published, one by one
 class Maintainer(Link):
     """One flow; the catalyst's lock guards it, `asked` wakes its runner.
 
-    `backlog_us` is the time up to which there may be changes that were not noted one by one, `arrived_us` the time up to which every stream has
-    everything (None: always up to now), and `tolerance_us` the lag that queries put up with there. Up to `closed_us` it is settled where jobs end.
-    `trouble` says why nothing will be delivered, `hindrance` why a stream does not go on for the moment. Who is `nudged` looks around before it waits again.
-    With `loose`, queries take what is there (near-real-time loading, the yardstick of the benchmarks).
+    `backlog_us` is the time up to which there may be changes that were not noted one by one, `arrived_us` the time up to which every source has
+    delivered (None: always up to now), `late_stream` the one that is behind, and `tolerance_us` the lag that queries put up with there. Commits to tables
+    that are streams are noted as changes when they are made; `pulled_us` is up to when those streams have them (None: there are none).
+    Up to `closed_us` it is settled where jobs end. `trouble` says why nothing will be delivered, `hindrance` why a stream does not go on for the moment.
+    Who is `nudged` looks around before it waits again. With `loose`, queries take what is there (near-real-time loading, the yardstick of the benchmarks).
     """
 
     tables: tuple[str, ...] = ()
     arrived_us: int | None = None
+    late_stream: str = ""
+    pulled_us: int | None = None
     horizon_us: int = 0
     closed_us: int = 0
     tolerance_us: int = 0
@@ -45,17 +48,28 @@ class Maintainer(Link):
     _known_us: int = 0
 
     def change(self, time_us: int) -> None:
-        """Note a commit to one of the streams, before anybody can read it."""
-        insort(self._noted, time_us)
+        """Note a commit to one of the streams, before anybody can read it; one to a table may be noted again when its stream has it."""
+        place = bisect_left(self._noted, time_us)
+        if self._noted[place : place + 1] == [time_us]:
+            return
+        self._noted.insert(place, time_us)
         if len(self._noted) > _NOTED_MAX:
             self.backlog_us = max(self.backlog_us, self._noted[-1])
             self._noted.clear()
         self.refresh()
 
-    def arrive(self, time_us: int) -> None:
-        """Note up to which time every stream has everything; such times only grow."""
-        self.arrived_us = max(self.arrived_us or 0, time_us)
+    def arrive(self, time_us: int, stream: str = "") -> None:
+        """Note up to which time every source has delivered, and whose stream is behind; such times only grow."""
+        self.arrived_us, self.late_stream = max(self.arrived_us or 0, time_us), stream
         self.refresh()
+
+    def has_arrived(self, time_us: int) -> bool:
+        """Tell whether every stream has everything up to a time."""
+        return all(mark_us is None or time_us <= mark_us for mark_us in (self.arrived_us, self.pulled_us))
+
+    def waits_for_source_s(self, time_us: int) -> float:
+        """Return how long before a time the source ends that is farthest behind."""
+        return 0.0 if self.arrived_us is None else max(time_us - self.arrived_us, 0) / 1e6
 
     @property
     def pending_us(self) -> int | None:

@@ -36,13 +36,14 @@ FlowNames = Annotated[list[str] | None, typer.Option("--flow", "-f", metavar="NA
 
 @dataclass(frozen=True)
 class Known:
-    """What there is already: tables, views, streams, and flows that have run, with the fingerprints of their declarations."""
+    """What there is already: tables, views, streams with the rows that only their tables have, and flows that have run, with their fingerprints."""
 
     tables: Mapping[str, TableSchema] = field(default_factory=dict)
     views: Mapping[str, str] = field(default_factory=dict)
     streams: Mapping[str, Peeked] = field(default_factory=dict)
     flows: Mapping[str, FlowStatus] = field(default_factory=dict)
     fingerprints: Mapping[str, str] = field(default_factory=dict)
+    unpulled: Mapping[str, int] = field(default_factory=dict)
 
 
 def dry_run(project: ProjectPath = Path(), flow: FlowNames = None) -> None:
@@ -81,9 +82,11 @@ def look(project: Project) -> Known:
     try:
         with reader(project.warehouse) as wh:
             tables = {name: wh.schema(name) for name in wh.tables()}
-            flows = {status.name: status for status in wh.status().flows}
+            status = wh.status()
+            flows = {each.name: each for each in status.flows}
             fingerprints = {entry.name: entry.generations[-1].fingerprint for entry in Catalogue(wh.path / "flows").entries()}
-            return Known(tables, wh.views(), peek(wh.path / "streams"), flows, fingerprints)
+            unpulled = {each.name: each.unpulled for each in status.streams}
+            return Known(tables, wh.views(), peek(wh.path / "streams"), flows, fingerprints, unpulled)
     except NotAWarehouse as error:
         if error.context.get("nothing_there"):
             return Known()
@@ -147,7 +150,8 @@ def _load(flow: Flow, analysed: Analysed, known: Known) -> str:
     before = known.flows.get(flow.name)
     after_us = 0 if before is None else before.horizon_us
     again = _is_changed(flow, analysed, known)
-    rows = {name: known.streams[name].rows_after(0 if again else after_us) if name in known.streams else 0 for name in flow.streams}
+    streamed = {name: known.streams[name].rows_after(0 if again else after_us) if name in known.streams else 0 for name in flow.streams}
+    rows = {name: count + known.unpulled.get(name, 0) for name, count in streamed.items()}
     what = ", ".join(f"{name} {count:,}{'' if name in known.streams else ' (will be made)'}" for name, count in rows.items())
     changes = f"{sum(rows.values()):,} changes"
     if before is None:

@@ -2,7 +2,7 @@
 
 In: a query and a freshness.
 Out: the cut it would get, and for each flow behind its tables the changes and jobs that are missing, and about how long they take.
-Promise: moves no row and starts no flow and no Spark.
+Promise: moves no row and starts no flow and no Spark; the warehouse is left to its writer.
 """
 
 import json
@@ -13,7 +13,7 @@ import typer
 
 from righttime.cli.console import moment, out, plain, plain_table, seconds
 from righttime.cli.flows import rows_by_stream
-from righttime.cli.options import AsJson, WarehousePath, caller
+from righttime.cli.options import AsJson, WarehousePath, reader
 from righttime.flows.explain import Explanation
 
 
@@ -24,7 +24,7 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Show what a query would wait for if it came now: flows, streams, jobs, rows, and an estimate."""
-    with caller(warehouse) as wh:
+    with reader(warehouse) as wh:
         found = wh.explain(query, freshness=freshness)
     if as_json:
         typer.echo(json.dumps({**asdict(found), "estimate_s": found.estimate_s}, indent=2))

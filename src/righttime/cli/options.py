@@ -78,11 +78,6 @@ def reader(path: str) -> Warehouse:
     return open(path) if is_service(path) else open(path, create=False, read_only=True)
 
 
-def caller(path: str) -> Warehouse:
-    """Open a warehouse to ask what only the one who has it open knows: a service, or this process."""
-    return open(path) if is_service(path) else writer(path)
-
-
 def writer(path: str) -> Warehouse:
     """Open an existing warehouse to change it; say what a crash before this has cost, since opening is what finds it."""
     begun_us = SystemClock().now_us()

@@ -43,6 +43,7 @@ class Cutter:
             self._count_tapped()
             timeout_s = _ROUND_S if self._queue.is_behind else min(self._schedule.wait_s(catalyst.clock.monotonic_s()), _ROUND_S)
             for cut_us in catalyst.await_cuts(self._link, timeout_s=0.0 if self.next_arrived() else timeout_s):
+                self._pull(cut_us)  # before it is cut: what came to tables may be nothing, or too much for one drain
                 self._cut(cut_us, "query")
                 self._schedule.asked(catalyst.clock.monotonic_s())
             self._count_tapped()
@@ -76,17 +77,13 @@ class Cutter:
     def next_arrived(self) -> FlowJob | None:
         """Return the oldest job that is cut and not prepared, if everything up to its horizon has arrived."""
         job = self._queue.first_cut()
-        return job if job is not None and self._has_arrived(job.horizon_us) else None
-
-    def _has_arrived(self, time_us: int) -> bool:
-        arrived_us = self._link.arrived_us
-        return arrived_us is None or time_us <= arrived_us
+        return job if job is not None and self._link.has_arrived(job.horizon_us) else None
 
     def _cut(self, cut_us: int, kind: JobKind) -> None:
         """Take everything up to `cut_us` into jobs; several if it is more than one drain may hold."""
         while self._cut_us < cut_us:
             horizon_us = self._with.feed.horizon(self._streams, self._cut_us, cut_us, rows_max=self._with.settings.drain_rows_max)
-            if not self._queue.unpublished and self._has_arrived(horizon_us) and not self._with.feed.rows(self._streams, self._cut_us, horizon_us):
+            if not self._queue.unpublished and self._link.has_arrived(horizon_us) and not self._with.feed.rows(self._streams, self._cut_us, horizon_us):
                 self._with.catalyst.advance_flow(self._link, horizon_us)  # nothing to do: the state that is there is shared
             else:
                 now_s = self._with.catalyst.clock.monotonic_s()

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from righttime.catalyst.maintainer import Maintainer, choose_cut
 from righttime.flows.jobs import JobReport
 
 
@@ -48,17 +47,29 @@ class Explanation:
         return None if None in times else max((time for time in times if time is not None), default=0.0)
 
 
-def planned_cut(oldest_us: int, asked_us: int, links: Sequence[Maintainer]) -> int:
-    """Return where a query that came now would be cut."""
-    came_us = max([asked_us, oldest_us, *(link.closed_us for link in links)])
-    return choose_cut(oldest_us, came_us, links)
-
-
 def estimate_s(rows: int, reports: Sequence[JobReport]) -> float | None:
-    """Return about how long a drain of so many rows takes: the fixed part of the quickest drains, and the rate of the larger ones."""
-    if not reports:
+    """Return about how long a drain of so many rows takes: the fixed part of the quickest drains, and the rate of the larger ones.
+
+    What a job waited before is left out: it is about queries and sources, not about rows.
+    """
+    drains = [(max(_took_s(job) for job in drain), sum(job.rows_in for job in drain) * drain[0].jobs_in_drain / len(drain)) for drain in _drains(reports)]
+    if not drains:
         return None
-    seconds = [sum(report.seconds.values()) for report in reports]
-    least_s = median(sorted(seconds)[: max(len(seconds) // 2, 1)])
-    rates = [took_s / report.rows_in for took_s, report in zip(seconds, reports, strict=True) if report.rows_in]
+    seconds = sorted(took_s for took_s, _ in drains)
+    least_s = median(seconds[: max(len(seconds) // 2, 1)])
+    rates = [took_s / rows_in for took_s, rows_in in drains if rows_in]
     return round(max(least_s, rows * min(rates)), 3) if rates else round(least_s, 3)
+
+
+def _took_s(job: JobReport) -> float:
+    """Return the seconds of a job's drain until it was published; of jobs that were drained together the last one has all of them."""
+    return job.seconds.get("compute_s", 0.0) + job.seconds.get("publish_s", 0.0)
+
+
+def _drains(reports: Sequence[JobReport]) -> list[list[JobReport]]:
+    """Return jobs that were drained together; of the first and of the last drain some may be missing."""
+    drains: list[list[JobReport]] = []
+    for job in reports:
+        same = drains and len(drains[-1]) < job.jobs_in_drain == drains[-1][0].jobs_in_drain
+        drains[-1].append(job) if same else drains.append([job])
+    return drains

@@ -6,12 +6,12 @@ Promise: the same methods on every handle; where the warehouse is open in anothe
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
 import pyarrow as pa
 
-from righttime.changes.durations import Duration, duration_us
+from righttime.changes.durations import Duration
 from righttime.changes.schema import TableSchema
 from righttime.errors.flows import NotHere
 from righttime.flows.explain import Explanation
@@ -99,14 +99,9 @@ class FlowMethods:
         """Return how each flow is: what waits, how far it is, its last jobs."""
         return self._flows("list flows").status()
 
+    @abstractmethod
     def explain(self, query: str, *, freshness: Duration | None = None) -> Explanation:
         """Say what a query would wait for if it came now: flows, streams, jobs, rows, and an estimate of the time."""
-        flows = self._flows("explain a query")
-        return flows.explain(self._tables_of(query), freshness_us=0 if freshness is None else duration_us(freshness))
-
-    @abstractmethod
-    def _tables_of(self, query: str) -> Sequence[str]:
-        """Return the tables that a query reads."""
 
 
 class NoFlows(FlowMethods):
@@ -115,5 +110,5 @@ class NoFlows(FlowMethods):
     def _flows(self, what: str) -> Flows:
         raise NotHere(what=what)
 
-    def _tables_of(self, query: str) -> Sequence[str]:
+    def explain(self, query: str, *, freshness: Duration | None = None) -> Explanation:
         raise NotHere(what="explain a query")

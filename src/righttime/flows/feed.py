@@ -43,13 +43,18 @@ class Feed:
                 self._readers.setdefault(name, {})[link.source] = link
         # Registered first: what is appended meanwhile is noted twice, never not at all.
         backlog_us = max((last.time_us for name in streams if (last := self.streams.cut(name, FOREVER_US).last) is not None), default=0)
-        tolerances = [schema.tolerance_us or 0 for name in streams if (schema := self.streams.schema(name)).times == "source"]
-        arrived_us = self._arrived_us(streams)
+        tolerances = [self.streams.schema(name).tolerance_us or 0 for name in streams if self._has_source(name)]
+        tables = {self.streams.schema(name).table for name in streams}
         with self._catalyst.lock:
+            for table, tapped in self._catalyst.tapped.items():
+                tapped.followers.pop(link.source, None)
+                if table in tables:
+                    tapped.followers[link.source] = link.change
+                    backlog_us = max(backlog_us, tapped.newest_us)
             link.backlog_us = max(link.backlog_us, backlog_us)
             link.horizon_us = max(link.horizon_us, after_us)
             link.tolerance_us = min(tolerances, default=0)
-            link.arrived_us = arrived_us  # of these streams; what others had says nothing
+            link.arrived_us = link.pulled_us = None  # of these streams; what others had says nothing
             link.refresh()
         self._arrive([link])
 
@@ -107,14 +112,19 @@ class Feed:
         for link in links:
             with self._catalyst.lock:
                 mine = [name for name, readers in self._readers.items() if link.source in readers]
-            if (arrived_us := self._arrived_us(mine)) is not None:
+            arrived = min(((self.streams.watermark_us(name) or 0, name) for name in mine if self._has_source(name)), default=None)
+            pulled_us = min((self.streams.watermark_us(name) or 0 for name in mine if self.streams.schema(name).table is not None), default=None)
+            if arrived is not None or pulled_us is not None:
                 with self._catalyst.lock:
-                    link.arrive(arrived_us)
+                    link.pulled_us = pulled_us
+                    if arrived is not None:
+                        link.arrive(*arrived)
                     self._catalyst.arrivals.notify_all()
 
-    def _arrived_us(self, streams: Iterable[str]) -> int | None:
-        """Return up to when all of these streams have everything; None if that is always so."""
-        return min((self.streams.watermark_us(name) or 0 for name in streams if self.streams.schema(name).times == "source"), default=None)
+    def _has_source(self, stream: str) -> bool:
+        """Tell whether a stream is complete only when its source says so; what happens to tables is known here at once."""
+        schema = self.streams.schema(stream)
+        return schema.times == "source" and schema.table is None
 
     def close(self) -> None:
         self.streams.close()

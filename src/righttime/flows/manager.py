@@ -23,11 +23,12 @@ from righttime.flows.attention import Attention
 from righttime.flows.catalogue import Catalogue, FlowEntry, Generation, source_of
 from righttime.flows.content import TargetContent
 from righttime.flows.engine import DrainEngine
-from righttime.flows.explain import Explanation, FlowNeed, estimate_s, planned_cut
+from righttime.flows.explain import Explanation
 from righttime.flows.feed import Feed
 from righttime.flows.jobs import FlowStatus
 from righttime.flows.letters import letters_table
 from righttime.flows.names import refuse_taken
+from righttime.flows.overview import Overview
 from righttime.flows.runner import FlowRunner, Mode
 from righttime.flows.schedule import Schedule, Triggers
 from righttime.flows.taps import TapParts, Taps
@@ -75,6 +76,7 @@ class Flows:
         parts.mover.before_storing = self.taps.before_storing
         self.runners: dict[str, FlowRunner] = {}
         self.attention = Attention(parts.catalyst, self.feed)
+        self._overview = Overview(parts.catalyst, self.feed, self.taps, self.attention, self.runners)
         for entry in self.catalogue.entries():
             self._attend_as_it_was(entry).trouble = _ASLEEP
 
@@ -129,6 +131,7 @@ class Flows:
                 anew=generation.first_job > last_job,  # nothing of it was shown: what is in its folder is of parts that nobody knows any more
                 plans_serve_again=mode != "sequential",
                 check=self._parts.check_storable,
+                output_rows_max=self._parts.settings.drain_output_rows_max,
             )
             work = self._work(link.source, generation, engine)
             runner = FlowRunner(link, flow.streams, generation.targets, self._schedule(flow, link, mode), work, mode=mode, rebuild=refresh)
@@ -276,7 +279,8 @@ class Flows:
     def _why_rebuilding(self, runner: FlowRunner) -> str:
         """Say why targets that are built anew are not there yet."""
         streams, job = self.feed.streams, next((job for job in runner.queue() if job.rebuild), None)
-        marks = {name: streams.watermark_us(name) or 0 for name in runner.streams if streams.schema(name).times == "source"}
+        sources = [name for name in runner.streams if (schema := streams.schema(name)).times == "source" and schema.table is None]
+        marks = {name: streams.watermark_us(name) or 0 for name in sources}
         late = [name for name, mark_us in marks.items() if job is not None and mark_us < job.horizon_us]
         if not late:
             return "its targets are being built anew, {} of {} parts are done".format(*runner.parts)
@@ -284,57 +288,11 @@ class Flows:
 
     def explain(self, tables: Sequence[str], *, freshness_us: int) -> Explanation:
         """Return what a query over `tables` would be answered on and wait for, if it came now."""
-        catalyst = self._parts.catalyst
-        with catalyst.lock:
-            asked_us = catalyst.authority.read_us()
-            links = list({link.source: link for name in tables if (link := catalyst.maintained.get(name)) is not None}.values())
-            floor_us = max([catalyst.head.oldest_us, *(catalyst.table(name).stored_us for name in tables)])
-            cut_us = planned_cut(max(asked_us - freshness_us, floor_us), asked_us, links)
-            lazy = tuple(sorted({link.source for table, link in catalyst.lazy_lanes(tables) if link.archived_from[table] <= cut_us}))
-            behind = [link for link in links if not link.exact(cut_us)]
-        needs = tuple(self._need(link, tables, cut_us) for link in sorted(behind, key=lambda each: each.source))
-        return Explanation(tuple(tables), freshness_us / 1e6, cut_us, not behind, needs, lazy)
-
-    def _need(self, link: Maintainer, tables: Sequence[str], cut_us: int) -> FlowNeed:
-        streams = self.feed.rows(self.attention.streams(link.source), link.horizon_us, cut_us)
-        runner = self.runners.get(link.source.removeprefix("flow."))
-        rows = sum(streams.values())
-        return FlowNeed(
-            flow=link.source.removeprefix("flow."),
-            tables=tuple(name for name in tables if name in link.tables),
-            streams=streams,
-            jobs_queued=0 if runner is None else len(runner.queue()),
-            rows=rows,
-            estimate_s=None if runner is None else estimate_s(rows, runner.reports()),
-            waits_for_source_s=0.0 if link.arrived_us is None else max(cut_us - link.arrived_us, 0) / 1e6,
-            trouble=link.trouble,
-        )
+        return self._overview.explain(tables, freshness_us=freshness_us)
 
     def status(self) -> list[FlowStatus]:
         """Return how each flow is, running or not."""
-        catalyst, found = self._parts.catalyst, []
-        with catalyst.lock:
-            now_us = catalyst.authority.read_us()
-            links = sorted({link.source: link for link in catalyst.maintained.values()}.items())
-        for source, link in links:
-            runner = self.runners.get(source.removeprefix("flow."))
-            streams = self.attention.streams(source)
-            pending_us = self.feed.first_after(streams, link.horizon_us)
-            found.append(
-                FlowStatus(
-                    name=source.removeprefix("flow."),
-                    running=runner is not None and runner.running,
-                    trouble=link.trouble,
-                    streams=streams,
-                    targets=link.tables,
-                    jobs_waiting=0 if runner is None else len(runner.queue()),
-                    rows_waiting=sum(self.feed.rows(streams, link.horizon_us).values()),
-                    horizon_us=link.horizon_us,
-                    lag_s=0.0 if pending_us is None else max(now_us - pending_us, 0) / 1e6,
-                    jobs=tuple(runner.reports()) if runner is not None else (),
-                )
-            )
-        return found
+        return self._overview.status()
 
     def stop(self, name: str) -> None:
         """Stop a flow; its targets stay as they are."""

@@ -16,7 +16,7 @@ from righttime.catalyst.maintainer import Maintainer
 from righttime.catalyst.mover import Mover
 from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.table import VERSIONS
-from righttime.catalyst.tapped import Reader, Tapped
+from righttime.catalyst.tapped import Reader, Tapped, commits_after
 from righttime.changes.schema import TableSchema
 from righttime.errors import RightTimeError
 from righttime.errors.flows import BadStream, ChangeRefused
@@ -93,15 +93,13 @@ class Taps:
         # What comes from now on is after everything that the stream says it has.
         self._catalyst.authority.observe(self._watermark_us(schema.name))
         with self._catalyst.lock:
-            now_us, least_us = self._catalyst.authority.read_us(), min(marks)
-            lanes = [lane for lane in self._catalyst.table(schema.table).lanes.values() if lane.source != VERSIONS]
+            now_us, memory = self._catalyst.authority.read_us(), self._catalyst.table(schema.table)
             known = self._catalyst.tapped.get(schema.table)
             # A stream that has nothing yet takes the whole table first, later than now: what is here by now may be stored before.
             stream_us = min(mark_us or now_us for mark_us in marks)
-            tapped = self._catalyst.tapped[schema.table] = Tapped(stream_us, {} if known is None else known.readers)
-            waiting = sum(lane.count(lane.times.at(least_us) + 1, lane.times.committed_id) for lane in lanes)
-            if waiting:
-                tapped.note(now_us, waiting)
+            tapped = self._catalyst.tapped[schema.table] = Tapped(stream_us) if known is None else Tapped(stream_us, known.readers, known.followers)
+            for time_us, rows in commits_after(memory, min(marks)):
+                tapped.note(time_us, rows)
 
     def watch(self, link: Maintainer, streams: Collection[str], urgent: Callable[[int], bool]) -> None:
         """Wake a flow that reads `streams` when so many rows came to their tables that it is urgent."""
@@ -114,21 +112,33 @@ class Taps:
 
     def waiting(self, streams: Collection[str], after_us: int) -> int | None:
         """Return how many rows came to the tables of `streams` after a time and were not pulled; None if none of them is of a table."""
-        tapped = [(table, self._watermark_us(name)) for name in streams if (table := self._streams.schema(name).table) is not None]
-        if not tapped:
-            return None
+        return sum(self.unpulled(streams, after_us).values()) if self._taps(streams) else None
+
+    def unpulled(self, streams: Collection[str], after_us: int, up_to_us: int | None = None) -> dict[str, int]:
+        """Return how many rows came to the table of each stream after a time, up to another, that the stream does not have."""
+        counted = {}
+        for name in self._taps(streams):
+            pulled_us = max(after_us, self._watermark_us(name))
+            with self._catalyst.lock:
+                counted[name] = self._catalyst.tapped[self._table_of(name)].waiting(pulled_us, up_to_us)
+        return {name: rows for name, rows in counted.items() if rows}
+
+    def first_unpulled(self, streams: Collection[str], after_us: int) -> int | None:
+        """Return the time of the first of these commits."""
+        marks = {name: max(after_us, self._watermark_us(name)) for name in self._taps(streams)}
         with self._catalyst.lock:
-            return sum(self._catalyst.tapped[table].waiting(max(after_us, pulled_us)) for table, pulled_us in tapped)
+            firsts = [self._catalyst.tapped[self._table_of(name)].first_after(mark_us) for name, mark_us in marks.items()]
+        return min((first_us for first_us in firsts if first_us is not None), default=None)
 
     def pull_for(self, streams: Collection[str], up_to_us: int) -> str:
         """Bring those of `streams` that tap tables up to a time, or try: what is held back is asked for, and what fails now may do so no more later.
 
-        Returns what failed, empty if nothing did.
+        Returns what stands in the way, empty if nothing does.
         """
         hindrance = ""
         for name in self._taps(streams):
             try:
-                self.pull(name, up_to_us)
+                hindrance = self.pull(name, up_to_us) or hindrance
             except RightTimeError as error:
                 if not error.retryable:
                     raise
@@ -158,13 +168,15 @@ class Taps:
         if failure is not None:
             raise failure
 
-    def pull(self, stream: str, up_to_us: int, *, storing: bool = False) -> None:
-        """Append what happened to the stream's table up to a time; nothing if a producer holds some of it back, which it is asked for."""
+    def pull(self, stream: str, up_to_us: int, *, storing: bool = False) -> str:
+        """Append what happened to the stream's table up to a time; nothing if a producer holds some of it back, which it is asked for and named."""
         schema, table = self._streams.schema(stream), self._table_of(stream)
         with self._lock:
             after_us = self._watermark_us(stream)
-            if up_to_us <= after_us or self._asked(table, up_to_us):
-                return
+            if up_to_us <= after_us:
+                return ""
+            if (owing := self._asked(table, up_to_us)) is not None:
+                return f"its stream {stream!r} waits for producer {owing!r}, which holds commits back"
             # A crash must not take from the table what the stream has: not even an insert and its delete, of which one alone may be durable.
             if self._safe_us(table, up_to_us) < up_to_us:
                 self._parts.mover.make_safe(bounded=not storing)  # storing is the way out of a full log
@@ -173,6 +185,7 @@ class Taps:
             least_us = self._least_us(table)
             with self._catalyst.lock:
                 self._catalyst.tapped[table].pulled(least_us)
+            return ""
 
     def _append(self, schema: StreamSchema, table: str, after_us: int, up_to_us: int) -> None:
         changes, commits = self._table.changes(table, after_us, up_to_us)
@@ -185,9 +198,9 @@ class Taps:
 
     # -- what is here, and what is durable ---------------------------------------------------------------------------
 
-    def _asked(self, table: str, up_to_us: int) -> bool:
-        """Ask producers for what they hold back of a table up to a time, and of commits that cannot be durable without it; False if there is nothing."""
-        owing = False
+    def _asked(self, table: str, up_to_us: int) -> str | None:
+        """Ask producers for what they hold back of a table up to a time, and of commits that cannot be durable without it; return one of them, if any."""
+        owing = None
         with self._catalyst.lock:
             lanes = self._catalyst.table(table).lanes
             for link in self._catalyst.links.values():
@@ -200,7 +213,7 @@ class Taps:
                 for held, from_us in link.archived_from.items():
                     if from_us <= needed_us:
                         link.request(held, up_to_us)
-                        owing = True
+                        owing = link.source
         return owing
 
     def _await_producers(self, table: str, up_to_us: int, *, deadline_s: float) -> None:

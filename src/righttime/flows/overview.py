@@ -1,0 +1,85 @@
+"""How the flows of a warehouse are, and what a query would wait for.
+
+In: maintainers and runners of flows, streams and the tables that are streams.
+Out: statuses and explanations, as values.
+Promise: asks and starts nothing. What only a table has counts as what its stream has: it is brought there when it is needed.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from righttime.catalyst.maintainer import Maintainer
+from righttime.catalyst.shell import Catalyst
+from righttime.flows.attention import Attention
+from righttime.flows.explain import Explanation, FlowNeed, estimate_s
+from righttime.flows.feed import FOREVER_US, Feed
+from righttime.flows.jobs import FlowStatus
+from righttime.flows.runner import FlowRunner
+from righttime.flows.taps import Taps
+
+
+class Overview:
+    """Looks at the flows of this process; safe to call from any thread."""
+
+    def __init__(self, catalyst: Catalyst, feed: Feed, taps: Taps, attention: Attention, runners: Mapping[str, FlowRunner]) -> None:
+        self._catalyst = catalyst
+        self._feed = feed
+        self._taps = taps
+        self._attention = attention
+        self._runners = runners
+
+    def explain(self, tables: Sequence[str], *, freshness_us: int) -> Explanation:
+        """Return what a query over `tables` would be answered on and wait for, if it came now."""
+        catalyst = self._catalyst
+        with catalyst.lock:
+            asked_us = catalyst.authority.read_us()
+            cut_us = catalyst.planned_cut(asked_us - freshness_us, tables, asked_us=asked_us)
+            lazy = tuple(sorted({link.source for table, link in catalyst.lazy_lanes(tables) if link.archived_from[table] <= cut_us}))
+            behind = [link for link in catalyst.flows_behind(tables) if not link.exact(cut_us)]
+        needs = tuple(self._need(link, tables, cut_us) for link in sorted(behind, key=lambda each: each.source))
+        return Explanation(tuple(tables), freshness_us / 1e6, cut_us, not behind, needs, lazy)
+
+    def _need(self, link: Maintainer, tables: Sequence[str], cut_us: int) -> FlowNeed:
+        streams = self._lacking(link, cut_us)
+        runner = self._runners.get(link.source.removeprefix("flow."))
+        rows = sum(streams.values())
+        return FlowNeed(
+            flow=link.source.removeprefix("flow."),
+            tables=tuple(name for name in tables if name in link.tables),
+            streams=streams,
+            jobs_queued=0 if runner is None else len(runner.queue()),
+            rows=rows,
+            estimate_s=None if runner is None else estimate_s(rows, runner.reports()),
+            waits_for_source_s=link.waits_for_source_s(cut_us),
+            trouble=link.trouble,
+        )
+
+    def status(self) -> list[FlowStatus]:
+        """Return how each flow is, running or not."""
+        catalyst = self._catalyst
+        with catalyst.lock:
+            now_us = catalyst.authority.read_us()
+            links = sorted({link.source: link for link in catalyst.maintained.values()}.items())
+        return [self._status(link, self._runners.get(source.removeprefix("flow.")), now_us) for source, link in links]
+
+    def _status(self, link: Maintainer, runner: FlowRunner | None, now_us: int) -> FlowStatus:
+        streams = self._attention.streams(link.source)
+        firsts = (self._feed.first_after(streams, link.horizon_us), self._taps.first_unpulled(streams, link.horizon_us))
+        pending_us = min((first_us for first_us in firsts if first_us is not None), default=now_us)
+        return FlowStatus(
+            name=link.source.removeprefix("flow."),
+            running=runner is not None and runner.running,
+            trouble=link.trouble,
+            streams=streams,
+            targets=link.tables,
+            jobs_waiting=0 if runner is None else len(runner.queue()),
+            rows_waiting=sum(self._lacking(link, FOREVER_US).values()),
+            horizon_us=link.horizon_us,
+            lag_s=max(now_us - pending_us, 0) / 1e6,
+            jobs=tuple(runner.reports()) if runner is not None else (),
+        )
+
+    def _lacking(self, link: Maintainer, up_to_us: int) -> dict[str, int]:
+        """Return the changes up to a time that are not published, by stream."""
+        streams = self._attention.streams(link.source)
+        here, unpulled = self._feed.rows(streams, link.horizon_us, up_to_us), self._taps.unpulled(streams, link.horizon_us, up_to_us)
+        return {name: here.get(name, 0) + unpulled.get(name, 0) for name in streams if name in here or name in unpulled}
