@@ -1,41 +1,34 @@
 """Messages from strangers: whatever arrives, the answer is a coded error and the service goes on."""
 
 import random
+import socket
 import urllib.error
 import urllib.request
+import uuid
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
+import righttime as rt
 from righttime.errors import BadMessage, MessageTooLarge, ServiceBusy, TooManySnapshots
 from righttime.flight.contents import ContentWriter
+from righttime.flight.desk import Desk
 from righttime.flight.failures import failure_from_text, failure_of
 from righttime.flight.frames import read_frame, write_frame
 from righttime.flight.warehouse import RemoteWarehouse
 from righttime.query.contract import Contract
+from tests.support.crash import engine_of
+from tests.support.proxy import Proxy
 from tests.support.services import Service
+from tests.support.waits import until
 
-WHOLE = (
-    "hello",
-    "renew",
-    "catalog",
-    "receipt",
-    "receipts",
-    "verify",
-    "status",
-    "losses",
-    "create_table",
-    "create_view",
-    "materialize",
-    "adopt",
-    "gc",
-    "unknown",
-)
-SESSION = ("open", "batch", "await", "drop", "lazy", "commit", "stage", "durable", "flush", "rollback", "close")
-ACTIONS = [*WHOLE, *(f"session.{one}" for one in SESSION), "snapshot.take", "snapshot.release", "snapshot.issue"]
 NAMES = ["session", "sequence", "source", "policy", "table", "tables", "columns", "keys", "name", "query", "contract", "snapshot", "rows", "content"]
 NAMES += ["flushes", "batch", "store", "bypass", "places", "uploads", "call", "own"]
 KNOWN = {
@@ -64,6 +57,15 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def actions(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Every action that a desk has, those that a later version adds too; the one that is a stream, sent as a message; and one that it has not."""
+    with rt.open(tmp_path_factory.mktemp("actions") / "wh") as warehouse:
+        known = Desk(warehouse, engine_of(warehouse))._known_actions()
+    assert {"explain", "session.commit", "snapshot.take", "group.claim"} <= known
+    return sorted({*known, "session.upload", "unknown"})
+
+
 @pytest.fixture
 def wh(service: Service) -> Iterator[RemoteWarehouse]:
     with service.connect() as warehouse:
@@ -86,11 +88,11 @@ def healthy(wh: RemoteWarehouse) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_bytes_are_refused_by_every_action(service: Service, wh: RemoteWarehouse, seed: int) -> None:
+def test_random_bytes_are_refused_by_every_action(service: Service, wh: RemoteWarehouse, actions: list[str], seed: int) -> None:
     """Noise, and headers that are valid JSON of random shape."""
     print(f"seed={seed}")  # noqa: T201 - the seed of a failure
     dice = random.Random(seed)
-    for action in ACTIONS:
+    for action in actions:
         for body in (dice.randbytes(dice.randint(0, 200)), write_frame(_header(dice), [dice.randbytes(dice.randint(0, 50))])):
             code = ask(wh, action, body)
             assert code is None or code.partition(".")[0] in KNOWN, code
@@ -166,6 +168,123 @@ def test_uploads_and_tickets_of_strangers_are_refused(service: Service, wh: Remo
     healthy(wh)
 
 
+WORDS = pa.schema({"sku": pa.int32(), "words": pa.string()})
+
+
+def words(*values: str) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(range(len(values)), pa.int32()), pa.array(values, pa.string())], schema=WORDS)
+
+
+def malformed(offsets: list[int], content: bytes) -> pa.RecordBatch:
+    """Texts as no program would write them."""
+    texts = pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(np.array(offsets, dtype=np.int32)), pa.py_buffer(content))
+    return pa.record_batch([pa.array(range(len(texts)), pa.int32()), texts], schema=WORDS)
+
+
+@pytest.mark.parametrize(("offsets", "content"), [([0, 5, 2], b"hello"), ([0, 900, 3], b"hello"), ([0, 2], b"\xff\xfe")])
+def test_a_stream_with_a_malformed_batch_in_its_middle_is_refused_as_a_whole(service: Service, wh: RemoteWarehouse, offsets: list[int], content: bytes) -> None:
+    """What came before it is dropped with it, from the disk too, and no commit can name it."""
+    load = wh.producer(name="uploader")
+    with pytest.raises(flight.FlightError) as caught:
+        _put(wh._transport._client, _upload_of(load), words("before"), malformed(offsets, content), words("after"))
+    refused = failure_from_text(caught.value.extra_info)
+    assert refused is not None and refused.code == "message.bad"
+    assert _kept_uploads(service) == []
+    assert _commit_upload(wh, load) == "message.bad"
+    healthy(wh)
+
+
+def test_a_stream_that_broke_off_and_ends_after_it_was_sent_again_is_not_taken_for_the_whole_one(service: Service, wh: RemoteWarehouse) -> None:
+    """A connection may die without a word, and the service notice it long after the client has sent everything once more."""
+    load = wh.producer(name="uploader")
+    with flight.FlightClient(wh._transport.target.location) as lost:
+        writer, _ = lost.do_put(_upload_of(load), WORDS)
+        writer.write_batch(words("half"))
+        until(lambda: _kept_uploads(service))
+        _put(wh._transport._client, _upload_of(load), words("half"), words("and", "whole"))
+        assert len(_kept_uploads(service)) == 2
+        Thread(target=writer.close, daemon=True).start()  # it waits for an answer
+    until(lambda: len(_kept_uploads(service)) == 1)
+    before = len(wh.read("sale"))
+    assert _commit_upload(wh, load) is None
+    assert len(wh.read("sale")) == before + 3
+
+
+class Flipping(Proxy):
+    """Flips one bit of what clients send, so many bytes after their beginning."""
+
+    def __init__(self, port: int, *, place: int, bit: int) -> None:
+        self._place, self._bit = place, bit
+        super().__init__(port)
+
+    def _pump(self, source: socket.socket, sink: socket.socket, budget: list[int | None], answers: bool) -> None:
+        passed = 0
+        try:
+            while chunk := bytearray(source.recv(4096)):
+                if not answers and passed <= self._place < passed + len(chunk):
+                    chunk[self._place - passed] ^= 1 << self._bit
+                passed += len(chunk)
+                sink.sendall(chunk)
+        except OSError:
+            pass
+        self._break(source, sink)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_streams_with_flipped_bits_are_refused_or_taken_whole(service: Service, wh: RemoteWarehouse, seed: int) -> None:
+    """A bit on its way, of a text, a length, an offset or a frame: no crash, and no error of the service without a code."""
+    print(f"seed={seed}")  # noqa: T201 - the seed of a failure
+    dice, load = random.Random(seed), wh.producer(name="uploader")
+    outcomes: Counter[str] = Counter()
+    for _ in range(40):
+        place, bit = dice.randint(300, 4500), dice.randrange(8)
+        with Flipping(service.port, place=place, bit=bit) as proxy, flight.FlightClient(f"grpc+tcp://127.0.0.1:{proxy.port}") as client:
+            try:
+                options = flight.FlightCallOptions(timeout=2)
+                _put(client, _upload_of(load), *(words(*(f"text {number}" for number in range(30))) for _ in range(4)), options=options)
+                outcomes["taken"] += 1
+            except (flight.FlightError, pa.ArrowException, OSError) as error:
+                refused = failure_from_text(getattr(error, "extra_info", None) or b"")
+                outcomes["refused" if refused else "cut"] += 1
+                assert refused is None or refused.code != "service.failed", (place, bit, service.logs()[-2000:])
+    print(dict(outcomes))  # noqa: T201
+    assert min(outcomes[kind] for kind in ("taken", "refused")) > 0
+    load.close()
+    until(lambda: not _kept_uploads(service))
+    healthy(wh)
+
+
+def test_a_stream_that_breaks_off_leaves_nothing(service: Service, wh: RemoteWarehouse) -> None:
+    """Cut after so many bytes, within a batch or between two: the service goes on, and what came is gone with the session."""
+    load = wh.producer(name="uploader")
+    for cut_bytes in (700, 1500, 3000, 60_000):
+        with (
+            Proxy(service.port, bytes_range=(cut_bytes, cut_bytes)) as proxy,
+            flight.FlightClient(f"grpc+tcp://127.0.0.1:{proxy.port}") as client,
+            pytest.raises((flight.FlightError, pa.ArrowException, OSError)),
+        ):
+            _put(client, _upload_of(load), *(words(*("x" * 100 for _ in range(50))) for _ in range(100)))
+    load.close()
+    until(lambda: not _kept_uploads(service))
+    healthy(wh)
+
+
+def _upload_of(load: Any) -> flight.FlightDescriptor:
+    return flight.FlightDescriptor.for_command(write_frame({"session": load._session.session_id, "table": "sale", "upload": "u"}).to_pybytes())
+
+
+def _commit_upload(wh: RemoteWarehouse, load: Any) -> str | None:
+    """Commit the upload, and end the session, with messages of our own; return the code of the error."""
+    session = {"session": load._session.session_id}
+    code = ask(wh, "session.durable", write_frame({**session, "sequence": 1000, "batch": uuid.uuid4().hex, "store": True, "bypass": {"sale": ["u"]}}))
+    assert ask(wh, "session.close", write_frame({**session, "sequence": 1001})) is None
+    return code
+
+
+def _kept_uploads(service: Service) -> list[Path]:
+    return list((service.folder / "spill").glob("upload-*"))
+
+
 def test_messages_over_the_bound_are_refused_on_both_sides(wh: RemoteWarehouse) -> None:
     """The client does not send them, the service does not take them; what is larger goes up as a stream."""
     assert ask(wh, "hello", b"\0" * 1_100_000) == "message.too_large"
@@ -221,10 +340,11 @@ def test_health_and_metrics(service: Service, wh: RemoteWarehouse) -> None:
         urllib.request.urlopen(f"{base}/other")
 
 
-def _put(client: flight.FlightClient, descriptor: flight.FlightDescriptor, batch: pa.RecordBatch) -> None:
-    writer, reader = client.do_put(descriptor, batch.schema)
+def _put(client: flight.FlightClient, descriptor: flight.FlightDescriptor, *batches: pa.RecordBatch, options: Any = None) -> None:
+    writer, reader = client.do_put(descriptor, batches[0].schema, options)
     with writer:
-        writer.write_batch(batch)
+        for batch in batches:
+            writer.write_batch(batch)
         writer.done_writing()
         reader.read()
 

@@ -5,7 +5,7 @@ Out: answers, from the same local session that a producer of this process would 
 Promise: a message is checked as a whole before anything of it happens.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -92,14 +92,14 @@ class LoadingCalls:
     def upload(self, message: Message, grant: Grant, batches: Iterable[pa.RecordBatch]) -> Answer:
         """Take a stream of rows that a later commit will name."""
         session = self.sessions.get(message.text("session"), grant=grant.name)
-        upload = self.uploads.take(self._schema(message.text("table")), batches)
+        upload = self.uploads.take(self._schema(message.text("table")), _readable(batches))
         try:
-            earlier = session.keep(message.text("upload"), upload)
+            other = session.keep(message.text("upload"), upload)
         except BaseException:
             self.uploads.drop(upload)
             raise
-        if earlier is not None:
-            self.uploads.drop(earlier)
+        if other is not None:
+            self.uploads.drop(other)
         return {"rows": upload.rows}
 
     def drop_uploads(self, message: Message, grant: Grant) -> Answer:
@@ -224,6 +224,17 @@ class LoadingCalls:
         for upload in session.uploads.values():
             self.uploads.drop(upload)
         session.uploads.clear()
+
+
+def _readable(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield what comes; `BadMessage` where it ends otherwise than a stream does, or names columns by what is no text."""
+    try:
+        for batch in batches:
+            if not batch.schema.names:
+                raise BadMessage(reason="an upload has no columns")
+            yield batch
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        raise BadMessage(reason="an upload cannot be read") from error
 
 
 def _count(value: object) -> int:

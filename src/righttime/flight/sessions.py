@@ -63,13 +63,18 @@ class ProducerSession:
             return self.requests
 
     def keep(self, upload_id: str, upload: Upload) -> Upload | None:
-        """Remember an upload until it is committed or dropped; return the earlier one under its id, if it was sent again."""
+        """Remember an upload until it is committed or dropped; return the one under its id that is not needed, if it was sent again.
+
+        A stream that broke off ends like any other, perhaps long after all of it came on another one: the one with more rows is whole.
+        """
         with self.guard:
             if self.ended:
                 raise SessionLost(source=self.local.source, lost="it has ended")
             earlier = self.uploads.get(upload_id)
             if earlier is None and len(self.uploads) >= _UPLOADS_MAX:
                 raise ServiceBusy(used=len(self.uploads), what="uploads of one producer", setting=str(_UPLOADS_MAX))
+            if earlier is not None and earlier.rows > upload.rows:
+                return upload
             self.uploads[upload_id] = upload
             return earlier
 
