@@ -1,5 +1,7 @@
 """Who gets in: tokens, scopes and certificates, and that no secret shows anywhere."""
 
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,7 +9,7 @@ import pytest
 
 from righttime.errors import AccessDenied, BadSetting, LeaseExpired, NotAWarehouse, ServiceUnreachable, SessionLost
 from righttime.flight.warehouse import open_remote
-from tests.support.services import Service, make_certificate
+from tests.support.services import Service, make_certificate, make_expired_certificate
 
 READER, LOADER, OTHER = "reader-secret-0123456789", "loader-secret-0123456789", "other-secret-01234567890"
 
@@ -114,6 +116,23 @@ def test_certificates_are_checked(tmp_path: Path) -> None:
         assert "RIGHTTIME_TLS_CA" in str(caught.value)  # the last of them spoke in the clear
     with Service(tmp_path / "wh") as plain, pytest.raises(ServiceUnreachable):
         plain.connect(tls_ca=certificate, reconnect_s=0.5)
+
+
+@pytest.mark.parametrize("wrong", ["host", "date"])
+def test_a_certificate_for_another_host_or_of_another_time_is_refused_at_once(tmp_path: Path, wrong: str) -> None:
+    """Though the client trusts it: the name and the dates count, waiting cures neither, the error says so, and the service stays up."""
+    certificate, key = (
+        make_expired_certificate(tmp_path, "expired") if wrong == "date" else make_certificate(tmp_path, "elsewhere", hosts="DNS:elsewhere.example")
+    )
+    with Service(tmp_path / "wh", "--tls-cert", certificate, "--tls-key", key, "--metrics-port", "0") as service:
+        begun_s = time.monotonic()
+        with pytest.raises(ServiceUnreachable, match="no trusted connection") as caught:
+            service.connect(tls_ca=certificate, reconnect_s=60)
+        assert time.monotonic() - begun_s < 30
+        assert {"host": "not in peer certificate", "date": "certificate has expired"}[wrong] in str(caught.value)
+        assert caught.value.code == "service.unreachable" and "PRIVATE" not in str(caught.value)
+        assert service.process.poll() is None
+        assert urllib.request.urlopen(f"http://127.0.0.1:{service.health_port}/readyz").read() == b"ready\n"
 
 
 def test_half_a_certificate_is_refused(tmp_path: Path) -> None:

@@ -118,9 +118,26 @@ class Service:
             self.kill()
 
 
-def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
-    """Make a self-signed certificate for this machine, and its key."""
+def make_certificate(folder: Path, name: str, *, hosts: str = "DNS:localhost,IP:127.0.0.1") -> tuple[Path, Path]:
+    """Make a self-signed certificate for this machine, or for other hosts, and its key."""
     certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -addext subjectAltName=DNS:localhost,IP:127.0.0.1"
-    subprocess.run([*command.split(), "-keyout", str(key), "-out", str(certificate), "-subj", f"/CN={name}"], check=True, capture_output=True)
+    _openssl(folder, f"req -x509 -newkey rsa:2048 -nodes -days 2 -addext subjectAltName={hosts} -keyout {key} -out {certificate} -subj /CN={name}")
     return certificate, key
+
+
+def make_expired_certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    """Make one for this machine that ended long ago."""
+    certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
+    _openssl(folder, f"req -new -newkey rsa:2048 -nodes -addext subjectAltName=DNS:localhost,IP:127.0.0.1 -keyout {key} -out request.pem -subj /CN={name}")
+    (folder / "index.txt").touch()
+    (folder / "ca.cnf").write_text(
+        "[ca]\ndefault_ca=d\n[d]\ndatabase=index.txt\nnew_certs_dir=.\nserial=serial\ndefault_md=sha256\ncopy_extensions=copy\n"
+        "policy=p\n[p]\ncommonName=supplied\n"
+    )
+    dates = "-startdate 20200101000000Z -enddate 20200102000000Z"
+    _openssl(folder, f"ca -batch -config ca.cnf -selfsign -in request.pem -keyfile {key} -create_serial {dates} -notext -out {certificate}")
+    return certificate, key
+
+
+def _openssl(folder: Path, command: str) -> None:
+    subprocess.run(["openssl", *command.split()], cwd=folder, check=True, capture_output=True)

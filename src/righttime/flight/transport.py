@@ -253,7 +253,7 @@ def _read(error: Any, target: Target) -> Exception:
         return AccessDenied(action="connect", reason="the token is not accepted")
     if any(word in text.lower() for word in ("certificate", "ssl", "handshake")):
         # Nothing that waiting could cure.
-        return ServiceUnreachable(target=str(target), waited_s=0.0, reason=f"no trusted connection ({text[:200]})")
+        return ServiceUnreachable(target=str(target), waited_s=0.0, reason=f"no trusted connection ({text.rpartition('last error: ')[2][:300]})")
     if isinstance(error, flight.FlightTimedOutError):
         return _Slow(text)
     if isinstance(error, flight.FlightServerError) and not isinstance(error, flight.FlightUnavailableError | flight.FlightInternalError):
