@@ -8,6 +8,7 @@ Promise: handles of one folder in one process share one engine; closing a handle
 import re
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
@@ -34,9 +35,10 @@ from righttime.query import dbapi
 from righttime.query.consumer import Consumer
 from righttime.query.face import Found, Handle
 from righttime.query.postgres_queries import PostgresQueries
+from righttime.query.standing import StandingSnapshot
 from righttime.query.statement import read_statement, split_currency
 from righttime.query.verify import refuse_no_receipt
-from righttime.reading import ReadingEngine, Superseded
+from righttime.reading import Parts, ReadingEngine, Superseded
 from righttime.service import Engine, acquire_engine, release_engine
 from righttime.settings import load_settings
 from righttime.status import Status, status_of
@@ -110,6 +112,7 @@ class Warehouse(Handle, FlowMethods):
         self._path = engine.folder
         self._name = engine.name
         self._producers: list[Producer] = []
+        self._standing: list[StandingSnapshot] = []
         self._closing = threading.Lock()
 
     # -- declarations ------------------------------------------------------------------------------------------------
@@ -219,6 +222,21 @@ class Warehouse(Handle, FlowMethods):
                 except Superseded:
                     continue  # each round has a newer state, and the writer that made them is gone
 
+    def _hold(self, take: Callable[[Consumer], StandingSnapshot]) -> StandingSnapshot:
+        while True:
+            reading: AbstractContextManager[Engine | Parts] = self._engine.reading()
+            with ExitStack() as kept:
+                try:
+                    standing = take(kept.enter_context(reading).consumer)
+                except Superseded:
+                    continue
+                standing._keep(kept.pop_all())
+            with self._closing:
+                self._standing = [*(known for known in self._standing if not known.closed), standing]
+                if self._shared is not None:
+                    return standing
+            standing.close()
+
     # -- receipts ----------------------------------------------------------------------------------------------------
 
     def receipt(self, receipt_id: str) -> Receipt:
@@ -305,11 +323,13 @@ class Warehouse(Handle, FlowMethods):
         return engine
 
     def close(self) -> None:
-        """Close the producers opened here and, with the last handle, the warehouse; everything committed stays."""
+        """Close the snapshots and producers opened here and, with the last handle, the warehouse; everything committed stays."""
         with self._closing:
             engine = self._shared
             if engine is None:
                 return
+            for standing in self._standing:
+                standing.close()
             for producer in self._producers:
                 producer.close()
             if isinstance(engine, ReadingEngine):

@@ -21,7 +21,7 @@ from righttime.flows.running import RunningFlow
 from righttime.pipeline.flow import Step
 from righttime.settings import MIB, Settings
 
-CLASSES = ("Warehouse", "Producer", "Answer", "Receipt", "Verification", "Commit", "SourceCut", "Policy", "Flow", "Stream")
+CLASSES = ("Warehouse", "Producer", "Answer", "StandingSnapshot", "Receipt", "Verification", "Commit", "SourceCut", "Policy", "Flow", "Stream")
 RETURNED = (Step, RunningFlow)
 """Classes that users hold and never name."""
 _UNITS = (

@@ -19,6 +19,7 @@
     │   ├── SqlRefused           sql.refused
     │   ├── SqlFailed            sql.failed
     │   │   └── SqlFailedInDatabase  sql.failed_in_database
+    │   ├── NotInSnapshot        snapshot.without_table
     │   ├── KeyRequired          operation.key_required
     │   ├── OperationRefused     operation.refused
     │   ├── FlowError            a flow cannot be used as it is declared or run
@@ -208,6 +209,7 @@ from righttime.errors.queries import (
     FreshnessUnavailable,
     FreshnessUnknown,
     LeaseExpired,
+    NotInSnapshot,
     ReceiptForged,
     ReceiptUnbound,
     ReceiptUnknown,
@@ -313,6 +315,7 @@ __all__ = [
     "NoProject",
     "NotAWarehouse",
     "NotHere",
+    "NotInSnapshot",
     "NotLazy",
     "NotStored",
     "NotUnique",

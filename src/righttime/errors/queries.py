@@ -27,6 +27,12 @@ class SqlFailedInDatabase(SqlFailed):
     code = "sql.failed_in_database"
 
 
+class NotInSnapshot(InputError):
+    """Table {table!r} is not in this snapshot, which has {known}. Name the table when you take the snapshot, or ask the warehouse."""
+
+    code = "snapshot.without_table"
+
+
 class FreshnessUnavailable(ContractError):
     """Table {table!r}: source {source!r} could not be brought to the asked freshness within {waited_s:.3f} s; it is {stale_s:.3f} s stale ({why}).
     Ask for a larger freshness, wait longer (wait=), restart the source, or take the stale answer with on_late="answer"."""

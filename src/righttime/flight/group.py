@@ -73,6 +73,7 @@ class GroupWarehouse(ServiceHandle):
         self._settings = settings
         self._open_members: Members | None = Members(targets, bearer, settings=settings, clock=clock)
         self._guard = threading.RLock()
+        self._standing = []
         self._producers: list[GroupProducer] = []
         self._clock = GroupClock()
         self._schemas = GroupTables(self._members)
@@ -224,6 +225,8 @@ class GroupWarehouse(ServiceHandle):
             members = self._open_members
             if members is None:
                 return
+            for standing in self._standing:
+                standing.close()
             try:
                 close_producers(self._producers)
             finally:

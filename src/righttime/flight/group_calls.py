@@ -13,7 +13,7 @@ from typing import Any
 from righttime.catalyst.durable import Declared
 from righttime.catalyst.maintainer import newest_exact
 from righttime.changes.schema import declare_table
-from righttime.errors import BadMessage, ClocksApart, LeaseExpired, NameClaimed, ServiceBusy, TableExists
+from righttime.errors import BadMessage, ClocksApart, NameClaimed, ServiceBusy, TableExists
 from righttime.flight.access import WRITE, Grant
 from righttime.flight.frames import Message, typed
 from righttime.flight.group_receipts import as_part, joined, same_share, share_of, stripped
@@ -208,9 +208,7 @@ class GroupCalls:
         held = self._held.get(message.text("snapshot"))
         if held.grant != grant.name:
             raise BadMessage(reason="the snapshot belongs to somebody else")
-        if self._held.release(held.snapshot_id) is None:
-            raise LeaseExpired.after(self._engine.clock.monotonic_s() - held.granted_s)
-        return held
+        return self._held.for_receipt(held, message)
 
     def _receipt(self, message: Message, held: Held) -> Receipt:
         # The exact time was chosen by the client for all catalysts; only its user knows whether one was asked for.

@@ -261,6 +261,8 @@ def together(calls: Sequence[Callable[[], _T]]) -> list[_T]:
     """Make calls of several catalysts at once; all end before the first error is raised."""
     if len(calls) == 1:
         return [calls[0]()]
+    if not calls:
+        return []
     with ThreadPoolExecutor(max_workers=len(calls), thread_name_prefix="righttime-group") as pool:
         return [future.result() for future in [pool.submit(call) for call in calls]]
 

@@ -52,6 +52,15 @@ class GroupSnapshot:
     cut: Cut | None
     as_of: bool
 
+    def only(self, tables: Sequence[str]) -> "GroupSnapshot":
+        """Return what one of several questions reads of it."""
+        parts = [(member, part.only(tables)) for member, part in self.parts]
+        return replace(self, parts=[(member, part) for member, part in parts if part.tables] or parts[:1])
+
+    def live(self) -> bool:
+        """Tell whether it is held; the services know."""
+        return True
+
     @property
     def tables(self) -> dict[str, RemoteTable]:
         return {name: table for _, part in self.parts for name, table in part.tables.items()}
@@ -172,7 +181,7 @@ class GroupSnapshots:
     # -- receipts ----------------------------------------------------------------------------------------------------
 
     def issue(self, snapshot: GroupSnapshot, *, query: str, parameters: Sequence[str], rows: int, digest: str) -> Receipt:
-        """Let the snapshots go and have the receipt sealed: by the owner of all tables, or by the first owner, with the parts of the others."""
+        """Have the receipt sealed, by the owner of all tables, or by the first owner with the parts of the others; snapshots that do not stand are let go."""
         home, mine = snapshot.parts[0]
         if snapshot.cut is None:
             receipt = home.snapshots.issue(mine, query=query, parameters=parameters, rows=rows, digest=digest)
@@ -183,7 +192,7 @@ class GroupSnapshots:
         others = snapshot.parts[1:]
         texts = together([_issuing(member, part, header) for member, part in others])
         parts = [{"address": member.name, "receipt": text} for (member, _), text in zip(others, texts, strict=True)]
-        answer = home.call("group.whole", {**header, "snapshot": mine.snapshot_id, "parts": parts, **cut, "call": uuid.uuid4().hex})
+        answer = home.call("group.whole", {**header, **mine.kept(), "snapshot": mine.snapshot_id, "parts": parts, **cut, "call": uuid.uuid4().hex})
         mine.issued = True
         return Receipt.from_json(answer.text("receipt"))
 
@@ -243,7 +252,7 @@ def _entering(taking: AbstractContextManager[RemoteSnapshot]) -> Callable[[], Re
 
 def _issuing(member: Member, part: RemoteSnapshot, header: Mapping[str, Any]) -> Callable[[], str]:
     def issued() -> str:
-        text = member.call("group.part", {**header, "snapshot": part.snapshot_id, "call": uuid.uuid4().hex}).text("receipt")
+        text = member.call("group.part", {**header, **part.kept(), "snapshot": part.snapshot_id, "call": uuid.uuid4().hex}).text("receipt")
         part.issued = True
         return text
 

@@ -44,7 +44,7 @@ def joined(mine: Receipt, parts: Sequence[tuple[str, Receipt]], *, receipt_id: s
     uncommitted = [one.uncommitted for one in (mine, *named) if one.uncommitted]
     if len(uncommitted) > 1:
         raise BadMessage(reason="an open transaction is at one catalyst")
-    cut_us = min(mine.cut_us, *(part.cut_us for part in named))
+    cut_us = min([mine.cut_us, *(part.cut_us for part in named)])
     return replace(
         mine,
         receipt_id=receipt_id,

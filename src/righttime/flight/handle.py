@@ -5,6 +5,7 @@ Out: answers, made in this process's Spark.
 Promise: a handle that is closed says so, whatever is asked of it.
 """
 
+import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -16,6 +17,7 @@ from righttime.flows.face import NoFlows
 from righttime.pipeline.spark import SparkOwner
 from righttime.query.consumer import Consumer
 from righttime.query.face import Found, Handle
+from righttime.query.standing import StandingSnapshot
 
 
 class ServiceHandle(Handle, NoFlows):
@@ -23,6 +25,8 @@ class ServiceHandle(Handle, NoFlows):
 
     _consumer: RemoteConsumer
     _spark: SparkOwner
+    _guard: threading.RLock
+    _standing: list[StandingSnapshot]
 
     @property
     @abstractmethod
@@ -55,6 +59,15 @@ class ServiceHandle(Handle, NoFlows):
 
     def _ask(self, question: Callable[[Consumer], Found]) -> Found:
         return question(self._reading)
+
+    def _hold(self, take: Callable[[Consumer], StandingSnapshot]) -> StandingSnapshot:
+        standing = take(self._reading)
+        with self._guard:
+            self._standing = [*(known for known in self._standing if not known.closed), standing]
+            if not self._is_closed:
+                return standing
+        standing.close()
+        raise WarehouseClosed(path=self.path)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.path}{' (closed)' if self._is_closed else ''}>"

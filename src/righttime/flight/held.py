@@ -18,7 +18,8 @@ import pyarrow.dataset as ds
 from righttime.changes.clock import Clock
 from righttime.changes.operations import Numbers
 from righttime.changes.schema import TableSchema
-from righttime.errors import LeaseExpired, ServiceBusy, TooManySnapshots, WarehouseDamaged
+from righttime.errors import BadMessage, LeaseExpired, ServiceBusy, TooManySnapshots, WarehouseDamaged
+from righttime.flight.frames import Message, typed
 from righttime.query.contract import Contract
 from righttime.query.snapshot import Snapshot, Snapshots
 from righttime.settings import Settings
@@ -180,6 +181,19 @@ class HeldSnapshots:
         """Wait until no query holds a snapshot or is sent rows; tell whether that came true in time."""
         with self._lock:
             return self._fewer.wait_for(lambda: not self._held and not self._streams, timeout=timeout_s)
+
+    def for_receipt(self, held: Held, message: Message) -> Held:
+        """Return what an answer has read: the snapshot that is let go with it or, where more is to be asked, the tables of it that the message names."""
+        if "keep" not in message.header:
+            if self.release(held.snapshot_id) is None:
+                raise LeaseExpired.after(self._clock.monotonic_s() - held.granted_s)
+            return held
+        tables = [typed(name, str, what="a table") for name in message.listed("keep")]
+        if not set(tables) <= held.snapshot.tables.keys():
+            raise BadMessage(reason="the snapshot has no such table")
+        if not held.snapshot.live():
+            raise LeaseExpired.after(self._clock.monotonic_s() - held.granted_s)
+        return replace(held, snapshot=held.snapshot.only(tables))
 
     def expire(self, *, everything: bool = False) -> None:
         """Let go of snapshots whose query was silent for too long."""

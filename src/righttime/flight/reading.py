@@ -76,6 +76,19 @@ class RemoteSnapshot:
     cut_us: int | None = None
     late: Mapping[str, int] = field(default_factory=dict)
     inside: Mapping[str, int] = field(default_factory=dict)
+    standing: bool = False
+
+    def only(self, tables: Sequence[str]) -> "RemoteSnapshot":
+        """Return what one of several questions reads of it; the receipts leave it with the service."""
+        return RemoteSnapshot(self.snapshot_id, {name: self.tables[name] for name in tables if name in self.tables}, standing=True)
+
+    def live(self) -> bool:
+        """Tell whether it is held; the service knows, and refuses the receipt if it is not."""
+        return True
+
+    def kept(self) -> dict[str, Any]:
+        """Return what the service is told when a receipt is issued."""
+        return {"keep": list(self.tables)} if self.standing else {}
 
 
 class RemoteSnapshots:
@@ -178,9 +191,9 @@ class RemoteSnapshots:
             return False
 
     def issue(self, snapshot: RemoteSnapshot, *, query: str, parameters: Sequence[str], rows: int, digest: str) -> Receipt:
-        """Let the snapshot go and have the service seal the receipt."""
+        """Let the snapshot go, unless it stands, and have the service seal the receipt."""
         header = {"snapshot": snapshot.snapshot_id, "query": query, "parameters": list(parameters), "rows": rows, "digest": digest, "call": uuid.uuid4().hex}
-        receipt = Receipt.from_json(self._transport.call("snapshot.issue", header).text("receipt"))
+        receipt = Receipt.from_json(self._transport.call("snapshot.issue", header | snapshot.kept()).text("receipt"))
         snapshot.issued = True
         return receipt
 

@@ -154,8 +154,7 @@ class ReadingCalls:
         held = self.held.get(message.text("snapshot"))
         if held.grant != grant.name or rows < 0:
             raise BadMessage(reason="the snapshot belongs to somebody else")
-        if self.held.release(held.snapshot_id) is None:
-            raise LeaseExpired.after(self._engine.clock.monotonic_s() - held.granted_s)
+        held = self.held.for_receipt(held, message)
         receipt = issue_receipt(self._engine.ledger, held.snapshot, held.contract, query=query, parameters=parameters, rows=rows, digest=digest)
         return {"receipt": receipt.to_json()}
 

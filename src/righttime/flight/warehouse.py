@@ -125,6 +125,7 @@ class RemoteWarehouse(ServiceHandle):
         self._sessions: dict[str, RemoteSession] = {}
         self._leaver = Leaver(str(target), patience_s=self._settings.reconnect_s)
         self._guard = threading.RLock()
+        self._standing = []
         self._wire(self._open_transport, hello)
 
     def _wire(self, transport: Transport, hello: Message) -> None:
@@ -283,6 +284,8 @@ class RemoteWarehouse(ServiceHandle):
             transport = self._open_transport
             if transport is None:
                 return
+            for standing in self._standing:
+                standing.close()
             try:
                 close_producers(self._producers)
             finally:

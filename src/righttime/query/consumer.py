@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -32,10 +32,13 @@ from righttime.query.parameters import placeholders_text
 from righttime.query.postgres_statement import MARK, postgres_statement, views_behind
 from righttime.query.question import SqlAnswers
 from righttime.query.snapshot import Snapshot, Snapshots, TableSnapshot
+from righttime.query.standing import StandingSnapshot
 from righttime.query.statement import ReadStatement, read_statement
 from righttime.settings import Settings
 
 _VIEWS_DEEP_MAX = 32
+Take = Callable[[Sequence[str]], AbstractContextManager[Snapshot]]
+"""Gives one state of some tables, until the block ends."""
 # What `read_text` writes, and nothing that means anything else in SQL.
 _PLAIN_READ = re.compile(r"TABLE (?P<whole>\w+)|SELECT (?P<columns>`\w+`(?:, `\w+`)*) FROM (?P<part>\w+)")
 
@@ -57,10 +60,13 @@ class Consumer(SqlAnswers):
         self.rerun_in_database: Callable[[str, Mapping[str, TableSnapshot], Sequence[Any]], pa.Table] | None = None
 
     def _answer_sql(self, text: str, contract: Contract, parameters: Sequence[Any], own: OwnRows | None) -> Answer:
+        return self.sql_on(text, contract, parameters, lambda tables: self._snapshots.take(tables, contract, own=own))
+
+    def sql_on(self, text: str, contract: Contract, parameters: Sequence[Any], take: Take) -> Answer:
+        """Answer a statement on what `take` gives of its tables."""
         statement = read_statement(text)
         texts, plan = placeholders_text(statement.placeholders, parameters), self.plan(statement)
-        taken = self._snapshots.take(plan.tables, contract, own=own)
-        return self.answer(statement.text, texts, contract, taken, lambda tables: self.run(statement.text, plan, tables, parameters))
+        return self.answer(statement.text, texts, contract, take(plan.tables), lambda tables: self.run(statement.text, plan, tables, parameters))
 
     def read(
         self,
@@ -73,14 +79,36 @@ class Consumer(SqlAnswers):
         as_of: datetime | int | None = None,
     ) -> Answer:
         """Answer with one table, or some of its columns, without Spark."""
-        contract = make_contract(freshness=freshness, wait=wait, on_late=on_late, as_of=as_of, bound_us=None, wait_default_s=self._settings.wait_s)
+        contract = self._contract(freshness, wait, on_late, as_of)
+        return self.read_on(table, columns, contract, lambda tables: self._snapshots.take(tables, contract))
+
+    def _contract(self, freshness: Duration | None, wait: Duration | None, on_late: str, as_of: datetime | int | None) -> Contract:
+        return make_contract(freshness=freshness, wait=wait, on_late=on_late, as_of=as_of, bound_us=None, wait_default_s=self._settings.wait_s)
+
+    def read_on(self, table: str, columns: Sequence[str] | None, contract: Contract, take: Take) -> Answer:
+        """Answer with one table, or some of its columns, as `take` gives it."""
         name = str(table).lower()
         if name not in self._schemas:
             raise UnknownTable(table=table, known=", ".join(sorted(self._schemas)) or "none")
         chosen = self._chosen(self._schemas[name], columns)
+        return self.answer(read_text(name, columns and chosen), (), contract, take([name]), lambda tables: self._rows(tables[name], columns and chosen))
 
-        taken = self._snapshots.take([name], contract)
-        return self.answer(read_text(name, columns and chosen), (), contract, taken, lambda tables: self._rows(tables[name], columns and chosen))
+    def hold(
+        self,
+        names: Sequence[str],
+        *,
+        freshness: Duration | None = None,
+        wait: Duration | None = None,
+        on_late: str = "error",
+        as_of: datetime | int | None = None,
+    ) -> StandingSnapshot:
+        """Take one state of some tables, or those behind some views, or of all, for questions to come."""
+        contract = self._contract(freshness, wait, on_late, as_of)
+        tables: set[str] = set()
+        self._resolve([str(name).lower() for name in names] or list(self._schemas), tables, {}, depth=0)
+        with ExitStack() as held:
+            snapshot = held.enter_context(self._snapshots.take(sorted(tables), contract))
+            return StandingSnapshot(self, contract, snapshot, held.pop_all())
 
     def _rows(self, table: TableSnapshot, columns: Sequence[str] | None) -> pa.Table:
         rows = self._snapshots.rows(table)

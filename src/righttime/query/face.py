@@ -17,6 +17,7 @@ from righttime.changes.durations import Duration
 from righttime.changes.schema import TableSchema, declare_table
 from righttime.query.answer import Answer
 from righttime.query.consumer import Consumer
+from righttime.query.standing import StandingSnapshot
 from righttime.query.statement import read_statement
 
 Found = TypeVar("Found")
@@ -81,6 +82,24 @@ class Handle:
     ) -> Answer:
         """Answer with a whole table under the same contract as `sql`, without Spark."""
         return self._ask(lambda consumer: consumer.read(table, columns=columns, freshness=freshness, wait=wait, on_late=on_late, as_of=as_of))
+
+    def snapshot(
+        self,
+        *tables: str,
+        freshness: Duration | None = None,
+        wait: Duration | None = None,
+        on_late: str = "error",
+        as_of: datetime | int | None = None,
+    ) -> StandingSnapshot:
+        """Take one state of the named tables or views, or of all tables, under the same contract as `sql`, and keep it for as many queries as it takes.
+
+        Use it in a `with` block. While it is open its rows stay in memory and its files stay on disk, at most `lease_ttl_s`.
+        """
+        return self._hold(lambda consumer: consumer.hold(tables, freshness=freshness, wait=wait, on_late=on_late, as_of=as_of))
+
+    @abstractmethod
+    def _hold(self, take: Callable[[Consumer], StandingSnapshot]) -> StandingSnapshot:
+        """Take a snapshot that is closed with this handle at the latest."""
 
     def _tables_read(self, query: str) -> Sequence[str]:
         """Return the tables that a query reads, by their own names and through views; it has no CURRENCY BOUND any more."""

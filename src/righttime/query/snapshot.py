@@ -7,7 +7,7 @@ Promise: everything comes from one state (I2), no staler than the contract (I4),
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -67,7 +67,8 @@ class TableSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What one query may read; `asked_us` is when it was asked, from which freshness counts. `uncommitted` names a producer that asks for its own rows."""
+    """What a query may read; `asked_us` is when it was asked, from which freshness counts. `uncommitted` names a producer that asks for its own rows.
+    `live` tells whether it is still held."""
 
     asked_us: int
     look: Look
@@ -76,6 +77,11 @@ class Snapshot:
     waited_s: float
     uncommitted: str = ""
     streams: tuple[StreamReceipt, ...] = ()
+    live: Callable[[], bool] = lambda: True
+
+    def only(self, tables: Sequence[str]) -> "Snapshot":
+        """Return what one of several questions reads of it."""
+        return replace(self, tables={name: self.tables[name] for name in tables})
 
 
 StreamCuts = Callable[[Sequence[str], Accuracy], tuple[StreamReceipt, ...]]
@@ -126,7 +132,10 @@ class Snapshots:
             taken, accuracy = self._taken(tables, contract, own, admission, asked_us=asked_us, deadline_s=started_s + contract.wait_s)
         try:
             waited_s = catalyst.clock.monotonic_s() - started_s
-            yield Snapshot(asked_us, taken.look, accuracy, taken.tables, waited_s, self._uncommitted(own), self.stream_cuts(tables, accuracy))
+            expires_s, streams = taken.lease.expires_s, self.stream_cuts(tables, accuracy)
+            yield Snapshot(
+                asked_us, taken.look, accuracy, taken.tables, waited_s, self._uncommitted(own), streams, lambda: catalyst.clock.monotonic_s() <= expires_s
+            )
         finally:
             live = self._let_go(taken.lease, taken.pin, taken.stored)
         if not live:
