@@ -31,7 +31,6 @@ from righttime.errors import (
 from righttime.ledger.receipts import Receipt, Verification
 from righttime.pipeline.flow import Flow
 from righttime.query.answer import Answer
-from righttime.query.standing import StandingSnapshot
 from righttime.queues.stream import Stream
 from righttime.settings import Settings
 from righttime.status import Status
@@ -64,7 +63,6 @@ __all__ = [
     "ServiceError",
     "Settings",
     "SourceCut",
-    "StandingSnapshot",
     "Status",
     "Stream",
     "UnknownTable",

@@ -19,10 +19,11 @@ from righttime import errors
 from righttime.cli import app
 from righttime.flows.running import RunningFlow
 from righttime.pipeline.flow import Step
+from righttime.query.standing import StandingSnapshot
 from righttime.settings import MIB, Settings
 
-CLASSES = ("Warehouse", "Producer", "Answer", "StandingSnapshot", "Receipt", "Verification", "Commit", "SourceCut", "Policy", "Flow", "Stream")
-RETURNED = (Step, RunningFlow)
+CLASSES = ("Warehouse", "Producer", "Answer", "Receipt", "Verification", "Commit", "SourceCut", "Policy", "Flow", "Stream")
+RETURNED = (Step, RunningFlow, StandingSnapshot)
 """Classes that users hold and never name."""
 _UNITS = (
     ("_bytes", "bytes"),

@@ -20,8 +20,12 @@ from righttime.changes.position import Commit
 from righttime.changes.schema import TableSchema
 from righttime.errors import CommitFailed, CommitUnknown, NotStored, RightTimeError
 from righttime.settings import Settings
+from righttime.telemetry import get_log
+
+log = get_log("producer")
 
 KnownBatch = Callable[[str, str], Commit | None]
+_OPERATIONS_MANY = 128  # as long as these take to be logged, a step of its own takes
 
 
 class LocalSessions:
@@ -133,6 +137,8 @@ class LocalSession:
             return self._commit_durably(bypass, store=store, batch_id=batch_id)
 
     def _commit_durably(self, bypass: Mapping[str, Bypass], *, store: bool, batch_id: str | None) -> Published:
+        if store:
+            self._store_earlier()
         wanted = self._unstored() if store else self._without_memory()
         # Tables with operations are only logged here and stored in a second step, whose outcome depends on when this commit was made; so are tapped
         # ones, whose streams have to get the rows first.
@@ -148,6 +154,17 @@ class LocalSession:
         # What came to the tables meanwhile may have left more of them only logged.
         self._store_rest(published, wanted & self._unstored())
         return published
+
+    def _store_earlier(self) -> None:
+        """Store what was committed to tables with operations before: the step of the commit could only log it, every operation, for the next step to store."""
+        with self._catalyst.lock:
+            earlier = {name for name in self._unstored() if self._catalyst.tables[name].operations_unlogged() > _OPERATIONS_MANY}
+        if not earlier:
+            return
+        try:
+            self._with.mover.materialize(earlier)
+        except RightTimeError as error:
+            log.info("storing.put_off", source=self.source, code=error.code)  # the commit comes first, and then tells what cannot be stored
 
     def _without_memory(self) -> set[str]:
         """Tables that keep their rows in the warehouse only: what is staged for them is stored whatever the commit asked for."""

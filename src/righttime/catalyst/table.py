@@ -332,6 +332,10 @@ class MemoryTable:
         """
         return any(lane.operations and (lane.source == own or lane.operations[0].first_id <= lane.times.committed_id) for lane in self.lanes.values())
 
+    def operations_unlogged(self) -> int:
+        """Return how many groups of committed operations are only in memory."""
+        return sum(lane.logged_id < placed.first_id <= lane.times.committed_id for lane in self.lanes.values() for placed in lane.operations)
+
     def reset_versions(self, row_id: int) -> None:
         """Forget all settled versions and ends: those up to now are stored, later ones are settled again; no id up to `row_id` is used twice."""
         if VERSIONS in self.lanes:
