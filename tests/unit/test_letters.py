@@ -7,8 +7,10 @@ import pyarrow as pa
 from righttime.errors.spark_words import in_short
 from righttime.flows.engine import Drained
 from righttime.flows.letters import LetterBook
+from righttime.pipeline.again import image_of
 from righttime.pipeline.careful import reason_of
 from righttime.pipeline.execute import DrainResult, Unmet
+from righttime.pipeline.failed import DEAD_LETTERS
 
 SAID = "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate divisor being 0 and return NULL instead. SQLSTATE: 22012"
 SHORT = "division by zero; try_divide gives null instead"
@@ -80,3 +82,33 @@ def test_expectations_with_one_name_are_counted_together() -> None:
     drained = Drained(DrainResult({}, {}, failed(), unmet), "sales_dead_letters", {})
 
     assert [drained.unmet(job) for job in (1, 2, 3)] == [{"positive": 5}, {"positive": 1}, {}]
+
+
+def test_letters_with_an_image_are_tried_again_and_others_are_not() -> None:
+    """Chosen ones or all; what fails again is the letter that it was, and what passes is gone, in the state, too."""
+    came = [
+        {"step": "02_apply", "origin": "f.py:1", "reason": "no rate", "job": 1, "weight": 2, "row": '{"k":1}', "image": image(1)},
+        {"step": "02_apply", "origin": "f.py:1", "reason": "no rate", "job": 1, "weight": 1, "row": '{"k":2}', "image": image(2)},
+        {"step": "03_lookup", "origin": "f.py:2", "reason": "not found", "job": 1, "weight": 1, "row": '{"k":3}', "image": None},
+    ]
+    book = LetterBook("sales", {}, letters_max=10)
+    lines, kept = book.take(pa.Table.from_pylist(came, DEAD_LETTERS), {}, {})
+    again = LetterBook("sales", {}, letters_max=10)
+    again.load(kept)
+    again.load_images(book.kept_images())
+    one = next(line["id"] for line in lines[1].to_pylist() if line["row"] == '{"k":1}')
+
+    retried = again.again([one, "nobody"], job=2)
+
+    assert retried.rows["02_apply"].to_pylist() == [{"k": 1, "_job": 2, "_w": 2}]
+    assert retried.unknown == ("nobody",)
+    assert sorted(row["k"] for row in again.again(None, job=2).rows["02_apply"].to_pylist()) == [1, 2]
+    fails = pa.Table.from_pylist([{**came[0], "job": 2}], DEAD_LETTERS)
+    assert (retried.passed(fails), retried.passed(fails.slice(0, 0))) == (0, 2)
+    assert again.take(retried.with_them(fails), {}, {})[0] == {}, "the same as before"
+    again.take(retried.with_them(fails.slice(0, 0)), {}, {})
+    assert len(again) == 2 and [row["k"] for row in again.again(None, job=3).rows["02_apply"].to_pylist()] == [2]
+
+
+def image(k: int) -> bytes:
+    return image_of(pa.table({"k": [k], "_job": [1], "_w": [1]}))

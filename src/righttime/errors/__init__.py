@@ -37,6 +37,8 @@
     │   │   ├── StepFailed       flow.step
     │   │   ├── TooManyDeadLetters  flow.dead_letters
     │   │   ├── DrainTooLarge    flow.drain_too_large
+    │   │   ├── UnknownFlowLetter  flow.letter_unknown
+    │   │   ├── ReplayUnfinished  flow.replay_unfinished   (retryable)
     │   │   ├── TableMaintained  table.maintained
     │   │   │   └── TargetChanged  table.target_changed
     │   │   ├── TableTapped      table.tapped
@@ -166,6 +168,7 @@ from righttime.errors.flows import (
     NotUnique,
     ProjectNotWritten,
     ProjectTaken,
+    ReplayUnfinished,
     RowAbsent,
     RowExists,
     StateMissing,
@@ -179,6 +182,7 @@ from righttime.errors.flows import (
     TargetChanged,
     TooManyDeadLetters,
     TypeClash,
+    UnknownFlowLetter,
     UnknownInFlow,
     UnknownLetter,
     UnknownStream,
@@ -330,6 +334,7 @@ __all__ = [
     "ReceiptUnbound",
     "ReceiptUnknown",
     "ReceiptUnproven",
+    "ReplayUnfinished",
     "RightTimeError",
     "RightsMissing",
     "RowAbsent",
@@ -362,6 +367,7 @@ __all__ = [
     "TooManySnapshots",
     "TypeClash",
     "UnknownColumn",
+    "UnknownFlowLetter",
     "UnknownInFlow",
     "UnknownLetter",
     "UnknownStream",

@@ -104,6 +104,19 @@ class DrainTooLarge(FlowError):
     code = "flow.drain_too_large"
 
 
+class UnknownFlowLetter(FlowError):
+    """Flow {flow!r} has no dead letter {ids}. Choose from its table of dead letters, where those that were mended are gone; all others were tried again."""
+
+    code = "flow.letter_unknown"
+
+
+class ReplayUnfinished(FlowError):
+    """Flow {flow!r} has not tried its dead letters again: {why}. See that it runs and its streams go on, then call replay() again."""
+
+    code = "flow.replay_unfinished"
+    retryable = True
+
+
 class TableMaintained(FlowError):
     """Table {table!r} is maintained by flow {flow!r}: it holds what the flow makes of its streams. Change the streams, or write into another table."""
 

@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 from righttime.changes.faults import CrashPoint, reach
 from righttime.flows.inputs import inputs_of, spans_in, tables_in
 from righttime.flows.jobs import FlowJob
-from righttime.flows.letters import PART, STEP, LetterBook
+from righttime.flows.letters import IMAGES, PART, STEP, LetterBook
+from righttime.pipeline.again import Again
 from righttime.pipeline.analysis import Analysed
 from righttime.pipeline.collecting import TooMuchOutput
 from righttime.pipeline.execute import DrainResult, Room, run_drain, run_planned
@@ -81,19 +82,29 @@ class DrainEngine:
         kept = self._states.frame(spark.child(), STEP, PART)
         if kept is not None:
             self._letters.load(kept.toArrow())
+        images = self._states.table(STEP, IMAGES)
+        if images is not None:
+            self._letters.load_images(images)
 
     def drain(self, jobs: Sequence[FlowJob]) -> Drained:
-        """Compute what these jobs do, in one Spark job, and keep the state they leave."""
+        """Compute what these jobs do, in one Spark job, and keep the state they leave. Only the first may have dead letters to try again."""
         child = self._session()
         child.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)  # of this thread; without fair scheduling it says nothing
         numbers = range(jobs[0].number, jobs[-1].number + 1)
         plans = self._plans.made
-        result = self._result(child, jobs, numbers)
+        replay = jobs[0].replay
+        retried = self._letters.again(replay.ids, job=numbers[0]) if replay is not None else None
+        again = retried is not None and retried.rows
+        result = self._by_itself(child, jobs, numbers, {}, again=again) if again else self._result(child, jobs, numbers)
         reach(CrashPoint.JOB_COMPUTED)
+        failed = result.dead_letters
+        if replay is not None and retried is not None:
+            replay.passed, replay.unknown = retried.passed(failed), retried.unknown
+            failed = retried.with_them(failed)
         try:
-            letters, kept = self._letters.take(result.dead_letters, result.targets, {job.number: job.part_of for job in jobs if job.part_of is not None})
-            states = {**result.states, (STEP, PART): kept} if kept.num_rows else result.states
-            self._states.append(numbers[0], numbers[-1], states)
+            letters, kept = self._letters.take(failed, result.targets, {job.number: job.part_of for job in jobs if job.part_of is not None})
+            noted = {(STEP, PART): kept, (STEP, IMAGES): self._letters.kept_images()}
+            self._states.append(numbers[0], numbers[-1], {**result.states, **{name: rows for name, rows in noted.items() if rows.num_rows}})
         except BaseException:
             result.close()
             raise
@@ -124,7 +135,15 @@ class DrainEngine:
         return result
 
     def _by_itself(
-        self, child: SparkSession, jobs: Sequence[FlowJob], numbers: range, spans: Mapping[str, Spans], *, reach: Reach | None = None, is_large: bool = False
+        self,
+        child: SparkSession,
+        jobs: Sequence[FlowJob],
+        numbers: range,
+        spans: Mapping[str, Spans],
+        *,
+        reach: Reach | None = None,
+        is_large: bool = False,
+        again: Again | None = None,
     ) -> DrainResult:
         self._readers += 1
         with inputs_of(self._spark, child, self._streams, jobs, folder=self._scratch, flow=self._analysed.flow.name) as inputs:
@@ -140,6 +159,7 @@ class DrainEngine:
                 check=self._check,
                 room=self._room,
                 is_large=is_large,
+                again=again,
             )
 
     def forget(self) -> None:

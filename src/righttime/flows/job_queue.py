@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from righttime.flows.jobs import Drained, FlowJob, JobKind, JobReport, report
 from righttime.flows.rebuild import Rebuilt
+from righttime.flows.replays import Replays
 from righttime.pipeline.chain import Chain
 from righttime.pipeline.chain import Commit as MayCommit
 
@@ -31,6 +32,7 @@ class JobQueue:
         self._unpublished = 0
         self._reports: deque[JobReport] = deque(maxlen=_REPORTS_MAX)
         self._rebuild = rebuild
+        self.replays = Replays()
         self.stopping = False
 
     def stop(self) -> None:
@@ -51,9 +53,15 @@ class JobQueue:
 
     @property
     def unpublished(self) -> int:
-        """How many jobs are cut and not published."""
+        """How many jobs are cut and not published; one more as long as a job is wanted though nothing has changed."""
         with self._changed:
-            return self._unpublished
+            return self._unpublished + self.replays.is_waiting()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no job is under way."""
+        with self._changed:
+            return not self._unpublished
 
     @property
     def is_behind(self) -> bool:

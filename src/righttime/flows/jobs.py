@@ -12,6 +12,8 @@ from typing import Literal, Protocol
 
 import pyarrow as pa
 
+from righttime.flows.replays import Replay
+
 JobKind = Literal["query", "background"]
 
 
@@ -20,7 +22,7 @@ class FlowJob:
     """One job; `marks` are monotonic seconds at which it was cut, prepared, computed and published.
 
     `inputs` are the changes with the job's number, `segments` whole files of the streams. One that is a `rebuild` replaces its targets; it is computed in
-    parts, which know its number.
+    parts, which know its number. With `replay`, dead letters are tried again before its changes.
     """
 
     number: int
@@ -37,6 +39,7 @@ class FlowJob:
     rows_out: int = 0
     jobs_in_drain: int = 0
     unmet: dict[str, int] = field(default_factory=dict)
+    replay: Replay | None = None
 
     @property
     def rows_in(self) -> int:

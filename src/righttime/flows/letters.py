@@ -5,10 +5,13 @@ Out: lines of the table `<flow>_dead_letters`, job by job, and the same as state
 Promise: a row that failed and was deleted later is no dead letter any more; nothing is counted twice.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,11 +19,14 @@ import pyarrow as pa
 from righttime.changes.schema import TableSchema, declare_table
 from righttime.errors.flows import TooManyDeadLetters
 from righttime.errors.spark_words import in_short
+from righttime.pipeline.again import Again, rows_again
+from righttime.pipeline.failed import DEAD_LETTERS, DeadLetter
 from righttime.pipeline.filed import Lines, jobs_of, lines_of
 
 STEP = "dead_letters"
-PART = "letters"
+PART, IMAGES = "letters", "images"
 _COLUMNS = "id STRING NOT NULL, step STRING, line STRING, reason STRING, row STRING, times BIGINT, job BIGINT"
+_IMAGES = pa.schema([("id", pa.string()), ("image", pa.binary()), ("_job", pa.int64()), ("_w", pa.int64())])
 _STATE = pa.schema([("step", pa.string()), ("line", pa.string()), ("reason", pa.string()), ("row", pa.string()), ("_job", pa.int64()), ("_w", pa.int64())])
 
 
@@ -41,6 +47,27 @@ class Letter:
     job: int
 
 
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """Letters that are tried again: their rows by step, the letters as rows that go, and ids that no letter has."""
+
+    rows: Again
+    letters: Sequence[DeadLetter]
+    unknown: tuple[str, ...]
+
+    def with_them(self, failed: pa.Table) -> pa.Table:
+        """Return the failed rows of their drain after them: what fails again stays."""
+        return pa.concat_tables([pa.Table.from_pylist([asdict(letter) for letter in self.letters], DEAD_LETTERS), failed])
+
+    def passed(self, failed: pa.Table) -> int:
+        """Return how many of them did not fail again."""
+        tried = Counter({(letter.step, letter.image): -letter.weight for letter in self.letters})
+        for row in failed.to_pylist():
+            if row["weight"] > 0 and (row["step"], row["image"]) in tried:
+                tried[row["step"], row["image"]] = 0
+        return sum(tried.values())
+
+
 class LetterBook:
     """All dead letters of one flow; used by its engine only, one drain after the other.
 
@@ -53,6 +80,8 @@ class LetterBook:
         self._keys = keys
         self._letters_max = letters_max
         self._letters: dict[str, Letter] = {}
+        self._images: dict[str, Counter[bytes]] = {}  # of letters that can be tried again
+        self._images_kept: list[dict[str, Any]] = []
 
     def __len__(self) -> int:
         return len(self._letters)
@@ -63,6 +92,29 @@ class LetterBook:
             if row["_w_sum"]:
                 letter = Letter(row["step"], row["line"], row["reason"], row["row"], row["_w_sum"], row["_job_max"])
                 self._letters[self._id(letter)] = letter
+
+    def load_images(self, state: pa.Table) -> None:
+        """Begin with the images that earlier drains left."""
+        for row in state.to_pylist():
+            self._images.setdefault(row["id"], Counter())[row["image"]] += row["_w"]
+
+    def kept_images(self) -> pa.Table:
+        """Return which images the last drain brought and took, to keep as state."""
+        rows, self._images_kept = self._images_kept, []
+        return pa.Table.from_pylist(rows, schema=_IMAGES)
+
+    def again(self, ids: Collection[str] | None, *, job: int) -> Retried:
+        """Return what is given to steps once more: all letters that have an image, or those of these ids. They are taken away by `take`."""
+        chosen = [name for name in self._letters if (ids is None or name in ids) and +self._images.get(name, Counter())]
+        steps: dict[str, Counter[bytes]] = {}
+        failed = []
+        for name in chosen:
+            letter = self._letters[name]
+            for image, times in (+self._images[name]).items():
+                steps.setdefault(letter.step, Counter())[image] += times
+                failed.append(DeadLetter(letter.step, letter.line, letter.reason, job, -times, letter.row, image))
+        unknown = tuple(sorted(set(ids or ()) - self._letters.keys()))
+        return Retried({step: rows_again(images, job=job) for step, images in steps.items()}, failed, unknown)
 
     def take(self, failed: pa.Table, targets: Mapping[str, Lines], parts_of: Mapping[int, int]) -> tuple[dict[int, pa.Table], pa.Table]:
         """Take the failed rows of a drain, and the lines that did not fail; return the lines of our table by job, and what to keep as state.
@@ -83,7 +135,9 @@ class LetterBook:
             self._take_away(targets, number)
             for row in rows:
                 if row["job"] == number:
-                    self._apply(self._worded(Letter(row["step"], row["origin"], row["reason"], row["row"], row["weight"], parts_of.get(number, number))))
+                    letter = self._worded(Letter(row["step"], row["origin"], row["reason"], row["row"], row["weight"], parts_of.get(number, number)))
+                    self._apply(letter)
+                    self._note_image(letter, row.get("image"), number)
             changed = [(name, before.get(name), self._letters.get(name)) for name in before.keys() | self._letters.keys()]
             changed = [(name, old, new) for name, old, new in changed if old != new]
             kept += [_state(old, -old.times, number) for _, old, _ in changed if old is not None]
@@ -95,6 +149,21 @@ class LetterBook:
             reason = f"{len(self._letters)} rows wait in {self.table.name}; {last.reason}"
             raise TooManyDeadLetters(flow=self._flow, bound=self._letters_max, jobs=str(max(jobs)), origin=last.line, reason=reason)
         return lines, pa.Table.from_pylist(kept, schema=_STATE)
+
+    def _note_image(self, letter: Letter, image: bytes | None, number: int) -> None:
+        if image is None:
+            return
+        name = self._id(letter)
+        known = self._images.setdefault(name, Counter())
+        if letter.times < 0 and known[image] <= 0:
+            # One of a letter that came before images were kept, or that differs in nothing that can be seen.
+            image = next(iter(+known), image)
+        known[image] += letter.times
+        self._images_kept.append({"id": name, "image": image, "_job": number, "_w": letter.times})
+        if not known[image]:
+            del known[image]
+        if name not in self._letters:
+            del self._images[name]
 
     def _worded(self, letter: Letter) -> Letter:
         """Return the letter with its reason in short, unless it is known by a long one: the first version kept these, and it is the same letter."""

@@ -7,7 +7,7 @@ A failure stops the flow, not the warehouse: what is published stays, and querie
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pyarrow as pa
 from righttime.catalyst.maintainer import Maintainer
 from righttime.changes.faults import CrashPoint, reach
 from righttime.errors import RightTimeError
-from righttime.errors.flows import ExpectationFailed, FlowFailed, KeyTwice, LookupFailed
+from righttime.errors.flows import ExpectationFailed, FlowFailed, KeyTwice, LookupFailed, ReplayUnfinished, UnknownFlowLetter
 from righttime.flows.content import TargetContent
 from righttime.flows.cutter import Cutter
 from righttime.flows.job_queue import JobQueue
@@ -99,6 +99,30 @@ class FlowRunner:
         """Wait until targets that are built anew are there; returns False if the flow stops before or it takes longer. At once if they are not built anew."""
         return self._queue.await_rebuilt(timeout_s)
 
+    def replay(self, ids: Iterable[str] | None, *, wait_s: float) -> int:
+        """Have dead letters tried again, and wait until that is published; returns how many rows passed."""
+        clock, replays = self._with.catalyst.clock, self._queue.replays
+        asked, until_s = replays.ask(ids), clock.monotonic_s() + wait_s
+        while not asked.done.wait(timeout=_GATHER_S):
+            if not self.running or clock.monotonic_s() > until_s:
+                replays.drop(asked)
+                name = self.link.source.removeprefix("flow.")
+                raise self.failure or ReplayUnfinished(flow=name, why=f"it took longer than {wait_s:g} s" if self.running else "the flow has stopped")
+            self._end_job()
+        if asked.unknown:
+            raise UnknownFlowLetter(flow=self.link.source.removeprefix("flow."), ids=", ".join(asked.unknown))
+        return asked.passed
+
+    def _end_job(self) -> None:
+        """Have a job end about now, though nothing has changed, unless one is under way."""
+        catalyst, link = self._with.catalyst, self.link
+        with catalyst.lock:
+            now_us = catalyst.authority.read_us()
+            here_us = now_us if link.arrived_us is None else min(now_us, link.arrived_us)
+            if self._queue.is_idle and here_us > link.closed_us and not any(cut_us > link.closed_us for cut_us in link.cuts):
+                link.cuts.append(here_us)
+                link.asked.notify_all()
+
     def queue(self) -> list[FlowJob]:
         """Return the jobs that are cut and not published, oldest first, without those that are being computed."""
         return self._queue.jobs()
@@ -121,6 +145,11 @@ class FlowRunner:
 
     def _drained(self, jobs: Sequence[FlowJob]) -> Drained:
         changed = [job for job in jobs if job.rows_in]
+        replay = self._queue.replays.take()
+        if replay is not None:
+            # With the first of all: a letter whose row goes in this drain is tried before that.
+            jobs[0].replay = replay
+            return self._with.engine.drain(changed if changed and changed[0] is jobs[0] else [jobs[0], *changed])
         return self._with.engine.drain(changed) if changed else _NOTHING
 
     def _rebuilt(self, job: FlowJob) -> Rebuilt | None:
@@ -217,6 +246,8 @@ class FlowRunner:
         job.unmet = drained.unmet if isinstance(drained, Rebuilt) else drained.unmet(job.number)
         job.marks["published"] = catalyst.clock.monotonic_s()
         self._queue.published(job)
+        if job.replay is not None:
+            job.replay.done.set()
         METRICS.counter("righttime_flow_jobs_total").inc(flow=self.link.source, kind=job.kind)
         METRICS.counter("righttime_flow_rows_total").inc(job.rows_in, flow=self.link.source)
         for name, rows in job.unmet.items():

@@ -5,6 +5,7 @@ Out: what it does, and the end of it.
 Promise: stopping loses nothing: what was not published is taken again when the flow runs again.
 """
 
+from collections.abc import Iterable
 from types import TracebackType
 
 from righttime.changes.durations import Duration, duration_us
@@ -44,6 +45,14 @@ class RunningFlow:
         Raises `FlowFailed` if the flow stops by itself, `FreshnessUnavailable` if it has not got there by then; without a time-out, waits as long as it takes.
         """
         self._flows.bring_up(self._runner, wait_s=_WAIT_S if timeout is None else duration_us(timeout, what="timeout") / 1e6)
+
+    def replay(self, ids: Iterable[str] | None = None, *, timeout: Duration | None = None) -> int:
+        """Try steps again on the rows that they could not take, all or those of some letters (column `id`), and return how many passed.
+
+        They pass in the next job, which is published when this returns; what fails again stays, with its new reason. Letters of look-ups and of targets are
+        not tried: they go by themselves when what they lack has come. Raises `UnknownFlowLetter`, `ReplayUnfinished`, and `FlowFailed` if the flow stops.
+        """
+        return self._runner.replay(ids, wait_s=_WAIT_S if timeout is None else duration_us(timeout, what="timeout") / 1e6)
 
     def stop(self) -> None:
         """Stop after the drain under way."""

@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from righttime.errors.flows import StepFailed
 from righttime.errors.spark_words import without_task
+from righttime.pipeline.again import image_of
 from righttime.pipeline.collecting import TooMuchOutput, bounded, collect
 from righttime.pipeline.failed import DeadLetter, FailedRows
 from righttime.pipeline.guard import RowStep
@@ -87,14 +88,14 @@ class Careful:
                 return [_Made(made, frame.schema, self._taken(frame))]
         except SparkFailure as error:
             if table.num_rows == 1:
-                self._bury(trial, given, reason_of(error))
+                self._bury(trial, given, reason_of(error), image_of(table))
                 return []
         middle = table.num_rows // 2
         return self._sift(trial, table.slice(0, middle)) + self._sift(trial, table.slice(middle))
 
-    def _bury(self, trial: _Trial, given: Signed, reason: str) -> None:
+    def _bury(self, trial: _Trial, given: Signed, reason: str, image: bytes) -> None:
         (row,) = frame_of(noted(given, with_row=True)).toArrow().to_pylist()
-        self._failed.take([DeadLetter(trial.step, trial.origin, reason, row[JOB], row[WEIGHT], row[ROW])])
+        self._failed.take([DeadLetter(trial.step, trial.origin, reason, row[JOB], row[WEIGHT], row[ROW], image)])
         if len(self._failed) > self._failed.found_max:
             raise self._failed.too_many()
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from righttime.errors.flows import DrainTooLarge, StepFailed
+from righttime.pipeline.again import Again
 from righttime.pipeline.analysis import Analysed
 from righttime.pipeline.careful import Careful, SparkFailure, reason_of
 from righttime.pipeline.collecting import TooMuchOutput, collect
@@ -60,16 +61,18 @@ def run_drain(
     check: CheckStorable | None = None,
     room: Room | None = None,
     is_large: bool = False,
+    again: Again | None = None,
 ) -> DrainResult:
     """Run the jobs of one drain and return what they give; the frames of `inputs` have `_job`, `_w` and the system columns of streams.
 
     `spans` tells of streams between which values the columns of their changes lie; `reach` is chosen by their size if it is not given; `check` refuses what
-    the store of the targets could never hold. `is_large` says that the output is known to be more than there is `room` for.
+    the store of the targets could never hold. `is_large` says that the output is known to be more than there is `room` for. `again` has rows that steps
+    could not take before; nothing is known of their spans.
 
     Raises `ExpectationFailed`, `LookupFailed` and `KeyTwice` with the first job concerned, `TooManyDeadLetters`, `StepFailed`, `DrainTooLarge`.
     """
     flow, failed = analysed.flow, FailedRows(analysed.flow.name, jobs, letters_max=dead_letters_max)
-    work = _Work(analysed, child, inputs, states, jobs, spans or {}, room)
+    work = _Work(analysed, child, inputs, states, jobs, {} if again else spans or {}, room, again or {})
     try:
         with quiet():
             ran = work.run_anyhow(reach or reach_of(inputs.values()), is_large=is_large)
@@ -139,6 +142,7 @@ class _Work:
     jobs: range
     spans: Mapping[str, Spans]
     room: Room | None
+    again: Again
 
     def run_anyhow(self, reach: Reach, *, is_large: bool) -> _Ran:
         """Run the drain, into memory if its output has room there."""
@@ -153,7 +157,7 @@ class _Work:
     def run(self, reach: Reach, guard: Guard | None = None, *, in_files: bool = False) -> _Ran:
         """Plan the drain and run it; raises `TooMuchOutput`. Behind a guard, which has looked at all of it before, it goes into files then."""
         states = Watched(self.states) if reach == "task" else self.states
-        plan = Plan(self.analysed, self.child, self.inputs, states, self.jobs, guard or Trusting(), reach=reach, spans=self.spans)
+        plan = Plan(self.analysed, self.child, self.inputs, states, self.jobs, guard or Trusting(), reach=reach, spans=self.spans, again=self.again)
         try:
             with set_up(self.child, reach), writing(self.child):
                 outputs = plan.build()

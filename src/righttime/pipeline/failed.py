@@ -17,13 +17,21 @@ import pyarrow as pa
 from righttime.errors.flows import TooManyDeadLetters
 
 DEAD_LETTERS = pa.schema(
-    [("step", pa.string()), ("origin", pa.string()), ("reason", pa.string()), ("job", pa.int64()), ("weight", pa.int64()), ("row", pa.string())]
+    [
+        ("step", pa.string()),
+        ("origin", pa.string()),
+        ("reason", pa.string()),
+        ("job", pa.int64()),
+        ("weight", pa.int64()),
+        ("row", pa.string()),
+        ("image", pa.binary()),
+    ]
 )
 
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A row that a step could not take; weight -1 says that it went again."""
+    """A row that a step could not take; weight -1 says that it went again. With an `image` (see `again.py`) the step can be tried on it again."""
 
     step: str
     origin: str
@@ -31,6 +39,7 @@ class DeadLetter:
     job: int
     weight: int
     row: str
+    image: bytes | None = None
 
 
 class FailedRows:

@@ -14,6 +14,7 @@ from typing import Literal
 from pyspark.sql import SparkSession
 
 from righttime.pipeline import stateless
+from righttime.pipeline.again import Again, signed_again
 from righttime.pipeline.analysis import Analysed
 from righttime.pipeline.guard import Guard
 from righttime.pipeline.kept import Kept, remembered, taken, types_of
@@ -80,8 +81,12 @@ class Plan:
         *,
         reach: Reach = "sent",
         spans: Mapping[str, Spans] | None = None,
+        again: Again | None = None,
     ) -> None:
+        """`again` has rows that steps could not take before; whoever gives some knows nothing of the `spans`."""
         self._analysed = analysed
+        self._child = child
+        self._again = again or {}
         self._reach = reach
         self._inputs = inputs
         self._guard = guard
@@ -111,7 +116,7 @@ class Plan:
             if frame is None:
                 return None
             return Signed(self.kept.near(frame), (*self._analysed.schemas[step].names, *self._analysed.carried[step]), self._reach)
-        if all(self._deltas[given] is None for given in node.inputs):
+        if all(self._deltas[given] is None for given in node.inputs) and step not in self._again:
             return None
         if isinstance(node, Where | Select | Derive | Expect | Apply):
             return self._by_row(step, node)
@@ -125,7 +130,7 @@ class Plan:
         return self._guard.settled(step, node, made)
 
     def _by_row(self, step: str, node: Where | Select | Derive | Expect | Apply) -> Signed | None:
-        given = self._deltas[node.input]
+        given = self._with_again(step, node, self._deltas[node.input])
         assert given is not None
         match node:
             case Where():
@@ -136,6 +141,14 @@ class Plan:
                 return self._expect(step, node, given)
             case Apply():
                 return self._guard.rows(step, node, given, lambda rows: self._apply(step, node, rows))
+
+    def _with_again(self, step: str, node: Where | Select | Derive | Expect | Apply | Aggregate, given: Signed | None) -> Signed | None:
+        """Return what a step is given, and the rows that it is given once more."""
+        if step not in self._again:
+            return given
+        before = self._analysed.ids[node.input]
+        rows = signed_again(self._child, self._again[step], self._analysed.schemas[before], self._analysed.carried[before], given)
+        return unite([given, replace(rows, frame=self.kept.near(rows.frame), reach=self._reach)])
 
     def _project(self, step: str, node: Select | Derive, given: Signed) -> Signed:
         used, carried = self._analysed.used[step], self._analysed.carried[step]
@@ -220,7 +233,7 @@ class Plan:
 
     def _measured(self, step: str, node: Aggregate) -> tuple[Signed | None, list[Measure]]:
         """Return the rows with one column for each measure's argument, and the measures over these."""
-        given = self._narrow(node)
+        given = self._with_again(step, node, self._narrow(node))
         if given is None:
             return None, []
         used = self._analysed.used[step]
@@ -243,7 +256,7 @@ class Plan:
         lines: Frame | None
         if self._is_fused(target):
             assert isinstance(node, Aggregate)
-            if self._deltas[node.input] is None:
+            if self._deltas[node.input] is None and step not in self._again:
                 return
             given, measures = self._measured(step, node)
             lines, parts = aggregated_target(given, self.kept.parts(name, lambda traced: traced.keys(node.input, node.by)), by=node.by, measures=measures)
