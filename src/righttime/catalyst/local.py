@@ -90,11 +90,11 @@ class LocalSession:
         return Published(commit, self._catalyst.head.number)
 
     def commit(self, flushes: Sequence[Flush], content: Mapping[str, Sequence[Content]], *, batch_id: str | None) -> Published:
-        made = self._made_before(_counts(content))
-        if made is not None:
+        if self._doubt is not None and (made := self._made_before(_counts(content))) is not None:
             self.flush(flushes)
             return made
-        self._catalyst.refuse_halted()  # before anybody waits for others
+        if self._catalyst.halted is not None:
+            self._catalyst.refuse_halted()  # before anybody waits for others
         with self._with.settler.checking(self.link, wait_s=self._with.settings.wait_s) as confirm, self._catalyst.lock:
             confirm()
             return self._catalyst.commit(self.link, flushes, content, batch_id=batch_id)

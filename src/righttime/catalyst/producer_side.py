@@ -191,4 +191,5 @@ class ProducerSide(CatalystMemory):
         """Refuse what would be acknowledged and then lost: the last look at what has to be safe is under way, or nothing can be made safe any more."""
         if self.closing:
             raise ProducerClosed(source=source)
-        self.refuse_halted()
+        if self.halted is not None:
+            self.refuse_halted()
