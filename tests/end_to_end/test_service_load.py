@@ -18,9 +18,12 @@ from righttime.status import Status
 from tests.support.clients import Client
 from tests.support.load_client import Told, run_client
 from tests.support.load_plan import COLUMNS, PRODUCERS, TABLES, Expected, note, source_name
+from tests.support.postgres_warehouse import fresh_schemas
 from tests.support.services import Service
 
 SECONDS = float(os.environ.get("RIGHTTIME_LOAD_S", "60"))
+PLACE = os.environ.get("RIGHTTIME_LOAD_PLACE", "delta")
+"""Where the service has its warehouse: `delta`, or `postgresql`."""
 PROCESSES = 4
 MEMORY_BYTES = 64 * 1024
 SPILL_BYTES = 4 * 1024 * 1024
@@ -41,13 +44,26 @@ RESIDENT_BYTES = 700 * 1024 * 1024
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    with Service(tmp_path / "wh", "--metrics-port", "0", cold=True, **BOUNDS) as running:
+def place(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The target, and the settings that it is opened with."""
+    if PLACE == "delta":
+        yield str(tmp_path / "wh"), {}
+        return
+    assert PLACE == "postgresql", PLACE
+    server = request.getfixturevalue("postgres")
+    with fresh_schemas(server) as schemas:
+        yield server.url, {"state_dir": tmp_path / "state", **schemas}
+
+
+@pytest.fixture
+def service(tmp_path: Path, place: tuple[str, dict[str, Any]]) -> Iterator[Service]:
+    target, settings = place
+    with Service(tmp_path / "wh", "--metrics-port", "0", cold=True, target=target, **settings, **BOUNDS) as running:
         yield running
 
 
 @pytest.mark.timeout(2 * SECONDS + 600)
-def test_twenty_producers_and_twenty_consumers_lose_nothing(service: Service, tmp_path: Path) -> None:
+def test_twenty_producers_and_twenty_consumers_lose_nothing(service: Service, place: tuple[str, dict[str, Any]], tmp_path: Path) -> None:
     """Rows in = rows out, every answer is a consistent prefix and fresh, every receipt verifies, bounds hold, and a stop keeps everything."""
     acknowledged = tmp_path / "acknowledged"
     acknowledged.write_bytes(bytes(8 * PRODUCERS))
@@ -69,7 +85,8 @@ def test_twenty_producers_and_twenty_consumers_lose_nothing(service: Service, tm
         summary(told, watch)
         watch.check_bounds_were_felt()
     assert service.terminate() == 0
-    with rt.open(service.folder) as reopened:
+    target, settings = place
+    with rt.open(target, **settings) as reopened:
         check_everything(reopened, commits)
         assert reopened.losses() == []
         for receipt in [one.receipts[place] for one in told for place in (0, -1) if one.receipts]:

@@ -17,6 +17,7 @@ from righttime import Producer, Warehouse
 from righttime.catalyst.listener import Listener
 from righttime.catalyst.producer import OwnRows
 from righttime.catalyst.segments import Segment
+from righttime.catalyst.table import VERSIONS
 from tests.support.clocks import SteppedClock
 from tests.support.state_tables import (
     SECOND,
@@ -223,6 +224,38 @@ def test_at_a5_rows_lie_in_segments_and_the_indexes_find_them(wh: Warehouse, clo
     assert hot(wh, "x") == dict(enumerate(R, start=1))
 
 
+def test_at_a5_rows_that_are_committed_one_by_one_lie_in_segments_of_the_sheets_capacity(wh: Warehouse, clock: SteppedClock) -> None:
+    """Capacity 2, and nothing that must not be torn apart; read as files whenever a segment is full, and at last.
+
+    | segment | row-ID index (first id; the sheet's are one less) | time index |
+    |---------|---------------------------------------------------|------------|
+    | r0, r1  | 1                                                 | 1: 1, 2: 2 |
+    | r2, r3  | 3                                                 | 3: 3, 4: 4 |
+    | r4      | 5                                                 | 5: 5       |
+    """
+    producer, snapshots = wh.producer(name="p"), snapshots_of(wh)
+    for second, row in enumerate(R, start=1):
+        clock.set(second)
+        producer.insert("x", row)
+        producer.commit()
+        if second in (2, 4, 5):
+            with snapshots.take(["x"], asking()) as snapshot:
+                if isinstance(wh, Warehouse):  # a service does so by itself
+                    snapshots.with_images(snapshot.tables["x"], ())
+
+    pieces = lane(wh, "x").pieces
+    assert [(piece.first_id, piece.rows, isinstance(piece.content, Segment)) for piece in pieces] == [(1, 2, True), (3, 2, True), (5, 1, True)]
+    assert time_index(wh, "x") == {second: second for second in range(1, 6)}
+    assert hot(wh, "x") == dict(enumerate(R, start=1))
+
+
+def live_ids(wh: Warehouse) -> dict[int, int]:
+    """The sheet's PK map: the row id of the version that lives, by key."""
+    memory = catalyst_of(wh).tables["x"]
+    ended = set(memory.ends.hot_ids.tolist())
+    return {row[0]: row_id for source in memory.lanes for row_id, row in hot(wh, "x", source).items() if row_id not in ended}
+
+
 def test_at_a6_an_update_by_key_ends_the_old_version_and_begins_a_new_one(wh: Warehouse, clock: SteppedClock) -> None:
     """Transaction 1: insert r0, r1, r2; U0 = SET B=1 WHERE A=0.
 
@@ -239,6 +272,9 @@ def test_at_a6_an_update_by_key_ends_the_old_version_and_begins_a_new_one(wh: Wa
     assert versions(wh, "x") == [((0, 0), 1, 1), ((0, 1), 1, None), ((1, 1), 1, None), ((2, 2), 1, None)]
     assert hot(wh, "x") == {1: (0, 0), 2: (1, 1), 3: (2, 2)}  # id 4 is U0's
     assert lane(wh, "x").last_id == 4
+    # The sheet's rid 3 and PKmap {0:3, 1:1, 2:2}: one more for the first id, and one for U0's own.
+    assert hot(wh, "x", VERSIONS) == {5: (0, 1)}
+    assert live_ids(wh) == {0: 5, 1: 2, 2: 3}
 
 
 def test_at_a7_a_second_transaction_ends_versions_and_the_older_reader_keeps_its_set(wh: Warehouse, clock: SteppedClock) -> None:
@@ -271,6 +307,14 @@ def test_at_a7_a_second_transaction_ends_versions_and_the_older_reader_keeps_its
         ((4, 4), 2, None),
     ]
     assert lane(wh, "x").last_id == 9  # the version (0,1) took 5; r3, r4, D0 and U1 took 6 to 9
+    assert hot(wh, "x") == {1: (0, 0), 2: (1, 1), 3: (2, 2), 6: (3, 3), 7: (4, 4)}  # as in the sheet, D0 took one that no row has
+    assert hot(wh, "x", VERSIONS) == {5: (0, 1), 10: (0, 2)}
+    assert live_ids(wh) == {0: 10, 2: 3, 3: 6, 4: 7}
+
+
+def operations(wh: Warehouse) -> list[tuple[str, str | None]]:
+    """The sheet's M, in its order: what is to be done to rows, committed or not."""
+    return [(placed.operations.kind, placed.operations.condition) for placed in lane(wh, "x").operations]
 
 
 @pytest.mark.parametrize("between", ["nothing", "a read", "a materialization"])
@@ -293,8 +337,7 @@ def test_at_a8_operations_by_condition_reach_what_was_there_before_them(wh: Ware
     at_a8_second(producer)
     producer.commit()
 
-    operations = [(placed.operations.kind, placed.operations.condition) for placed in lane(wh, "x").operations]
-    assert operations[-2:] == [("delete", "`b` = 1"), ("update", "`b` = 2")]
+    assert operations(wh)[-2:] == [("delete", "`b` = 1"), ("update", "`b` = 2")]
     assert seen(wh, "x", as_of=2 * SECOND - 1) == [(0, 1), (1, 1), (2, 2)]
     assert seen(wh, "x") == [(2, 0), (3, 3), (4, 4)]
     if between != "a materialization":
@@ -336,9 +379,11 @@ def test_at_a10_operations_that_are_taken_back_never_changed_a_row(wh: Warehouse
     producer.commit()
     at_a8_second(producer)
     assert own_rows(wh, producer) == [(2, 0), (3, 3), (4, 4)]
+    assert operations(wh) == [("update", "`b` = 0"), ("delete", "`b` = 1"), ("update", "`b` = 2")]
 
     producer.rollback()
 
+    assert operations(wh) == [("update", "`b` = 0")]  # M without entry 2
     assert seen(wh, "x") == own_rows(wh, producer) == [(0, 1), (1, 1), (2, 2), (3, 3), (4, 4)]
     assert list(hot(wh, "x").values()) == R
 
