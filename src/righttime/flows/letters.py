@@ -56,8 +56,8 @@ class Retried:
     unknown: tuple[str, ...]
 
     def with_them(self, failed: pa.Table) -> pa.Table:
-        """Return the failed rows of their drain after them: what fails again stays."""
-        return pa.concat_tables([pa.Table.from_pylist([asdict(letter) for letter in self.letters], DEAD_LETTERS), failed])
+        """Return the failed rows of their drain, and then these as rows that go: what fails again for the same reason has never gone."""
+        return pa.concat_tables([failed, pa.Table.from_pylist([asdict(letter) for letter in self.letters], DEAD_LETTERS)])
 
     def passed(self, failed: pa.Table) -> int:
         """Return how many of them did not fail again."""
