@@ -72,6 +72,7 @@ def test_dead_letters_are_tried_again(tmp_path: Path, spark_owner: SparkOwner) -
     with rt.open(tmp_path / "wh", background_idle_s=0) as wh, wh.run(declared(rates)) as running:
         wh.stream("orders").delete([{"id": 3}])
         assert running.replay(timeout="120s") == 1
-        assert (paid(wh), letters(wh).keys()) == ([(1, 7, None), (2, 2, "Krone")], {"NOK"})
+        assert paid(wh) == [(1, 7, None), (2, 2, "Krone")]
+        assert letters(wh).keys() == {"NOK"}
         wh.stream("orders").delete([{"id": 4}])
         assert letters(wh) == {}
