@@ -97,9 +97,11 @@ class Taps:
             known = self._catalyst.tapped.get(schema.table)
             # A stream that has nothing yet takes the whole table first, later than now: what is here by now may be stored before.
             stream_us = min(mark_us or now_us for mark_us in marks)
-            tapped = self._catalyst.tapped[schema.table] = Tapped(stream_us) if known is None else Tapped(stream_us, known.readers, known.followers)
+            tapped = self._catalyst.tapped[schema.table] = Tapped(stream_us)
             for time_us, rows in commits_after(memory, min(marks)):
                 tapped.note(time_us, rows)
+            if known is not None:  # who read another stream of the table has been told of these before, and may have published them
+                tapped.readers, tapped.followers = known.readers, known.followers
 
     def watch(self, link: Maintainer, streams: Collection[str], urgent: Callable[[int], bool]) -> None:
         """Wake a flow that reads `streams` when so many rows came to their tables that it is urgent."""
