@@ -327,8 +327,10 @@ def kept(shop: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 @pytest.mark.slow
 def test_flows_that_are_kept_serve_others(terminal: Terminal, shop: Path, kept: tuple[subprocess.Popen[str], str]) -> None:
-    """Another process asks, explains and looks at jobs over Flight; SIGTERM to all its processes ends it with 0, and everything is there afterwards."""
+    """Other processes feed, ask, explain and look at jobs over Flight; SIGTERM to all its processes ends it with 0, and everything is there afterwards."""
     process, address = kept
+    fed = subprocess.run([sys.executable, "feed.py", "2", address], env=ENVIRONMENT, cwd=shop, capture_output=True, text=True, check=False)
+    assert fed.stdout.startswith("appended 2 purchases"), fed.stderr
 
     ended = terminal("sql", TOTALS, "-w", address, "--format", "json", "--no-receipt")
     assert ended.code == 0, ended.err

@@ -5,9 +5,11 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.flight as flight
 import pytest
 
 from righttime.errors import AccessDenied, BadSetting, LeaseExpired, NotAWarehouse, ServiceUnreachable, SessionLost
+from righttime.flight.frames import write_frame
 from righttime.flight.warehouse import open_remote
 from tests.support.services import Service, make_certificate, make_expired_certificate
 
@@ -49,6 +51,30 @@ def test_scopes_are_kept_apart(service: Service) -> None:
         ):
             with pytest.raises(AccessDenied, match="no write scope"):
                 write()
+
+
+def test_streams_are_read_with_one_scope_and_fed_with_the_other(service: Service) -> None:
+    """A reader sees declarations, commits, changes and letters; whoever has no token sees nothing of a stream, also not by a ticket."""
+    with service.connect(token=LOADER) as wh, service.connect(token=READER) as reading:
+        wh.create_stream("event", "id INT", times="source").insert([{"id": 1}], time=5)
+        event = reading.stream("event")
+        assert (reading.streams(), event.last and event.last.number, event.changes().num_rows, event.dead_letters().num_rows) == (["event"], 1, 1, 0)
+        for write in (
+            lambda: reading.create_stream("other", "id INT"),
+            lambda: event.insert([{"id": 2}], time=6),
+            lambda: reading.append({"event": []}, time=6),
+            lambda: event.heartbeat(7),
+            event.replay,
+            event.discard,
+            lambda: reading.tap("sale"),
+        ):
+            with pytest.raises(AccessDenied, match="no write scope"):
+                write()
+        stranger = flight.FlightClient(reading._transport.target.location)
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            stranger.do_get(flight.Ticket(write_frame({"stream": "event", "letters": True}).to_pybytes())).read_all()
+        stranger.close()
+        assert wh.stream("event").changes().num_rows == 1
 
 
 def test_sessions_belong_to_the_token_that_opened_them(service: Service) -> None:

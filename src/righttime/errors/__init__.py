@@ -60,6 +60,7 @@
     │       ├── StreamTime       stream.time
     │       ├── DeadLettersFull  stream.dead_letters_full
     │       ├── UnknownLetter    stream.letter_unknown
+    │       ├── StreamAlone      stream.alone
     │       └── ChangeRefused    change.refused
     │           ├── KeyMissing   change.key_missing
     │           ├── RowExists    change.row_exists
@@ -174,6 +175,7 @@ from righttime.errors.flows import (
     StateMissing,
     StatesAhead,
     StepFailed,
+    StreamAlone,
     StreamError,
     StreamExists,
     StreamTime,
@@ -355,6 +357,7 @@ __all__ = [
     "StatesAhead",
     "StepFailed",
     "StoringFailed",
+    "StreamAlone",
     "StreamError",
     "StreamExists",
     "StreamTime",

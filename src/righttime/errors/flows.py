@@ -181,6 +181,13 @@ class UnknownLetter(StreamError):
     code = "stream.letter_unknown"
 
 
+class StreamAlone(StreamError):
+    """You cannot {what} in a group of catalysts: a stream is at one of them, with the flows that read it.
+    Open that service alone, by its own address; nothing was changed."""
+
+    code = "stream.alone"
+
+
 class ChangeRefused(StreamError):
     """Stream {stream!r}, row {row}: {reason}. Correct the change; nothing of this append was taken."""
 
@@ -250,7 +257,7 @@ class StateMissing(FlowError):
 
 
 class NotHere(FlowError):
-    """You cannot {what} here: streams and flows are with the process that has the warehouse open. Do it there, in the program of the service."""
+    """You cannot {what} here: flows are with the process that has the warehouse open. Do it there, in the program of the service."""
 
     code = "flow.not_here"
 

@@ -44,6 +44,17 @@ _IN_WORDS = {
     "materialize": "materialize",
     "adopt": "adopt a table",
     "gc": "collect files",
+    "streams": "tell its streams",
+    "stream.schema": "open a stream",
+    "stream.cut": "show the commits of a stream",
+    "stream.rows": "show the rows of a stream",
+    "stream.mark": "take changes",
+    "stream.create": "create a stream",
+    "stream.tap": "tap a table",
+    "stream.append": "take changes",
+    "stream.heartbeat": "take a heartbeat",
+    "stream.replay": "replay dead letters",
+    "stream.discard": "discard dead letters",
 }
 
 

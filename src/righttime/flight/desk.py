@@ -7,8 +7,8 @@ Promise: whatever arrives, the service stays up; work is bounded, each call is c
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from righttime.flight.frames import Message, read_frame, write_frame
 from righttime.flight.group_calls import GroupCalls
 from righttime.flight.loading_calls import LoadingCalls
 from righttime.flight.reading_calls import ReadingCalls
+from righttime.flight.stream_calls import StreamCalls
 from righttime.flight.warehouse_calls import Served, WarehouseCalls
 from righttime.service import Engine
 from righttime.telemetry import METRICS, get_log
@@ -28,6 +29,9 @@ log = get_log("flight")
 
 PROTOCOL = 1
 _ANSWERS_MAX = 1024
+_TICKET_BYTES_MAX = 16 * 1024 * 1024
+_ROWS_AT_ONCE = 65_536
+_Found = TypeVar("_Found")
 # What finishes work under way, which a stopping service still takes; commits only from producers that deliver what they owe by them.
 _DELIVERING = frozenset({"session.commit", "session.stage"})
 _FINISHING = frozenset(
@@ -45,6 +49,11 @@ class Desk:
         self.reading = ReadingCalls(engine, self.loading)
         self.group = GroupCalls(engine, self.reading.held)
         self._warehouse = WarehouseCalls(warehouse)
+        self.streams = StreamCalls(
+            engine.flows.feed.streams,
+            bring_up=engine.flows.bring_up_stream,
+            tap=lambda table, name: engine.flows.taps.tap(warehouse.schema(table), name),
+        )
         self._turns = threading.BoundedSemaphore(engine.settings.calls_max)
         self._answers: OrderedDict[tuple[str, str], _Once] = OrderedDict()
         self._answers_lock = threading.Lock()
@@ -74,7 +83,12 @@ class Desk:
             "group.declared": (WRITE, self.group.declared),
             "group.disclaim": (WRITE, self.group.disclaim),
             "group.view": (WRITE, self.group.create_view),
+            "streams": (READ, self.streams.names),
+            "stream.schema": (READ, self.streams.schema),
+            "stream.cut": (READ, self.streams.cut),
         }
+        for name in ("create", "tap", "mark", "append", "replay", "discard", "heartbeat"):
+            calls[f"stream.{name}"] = (WRITE, getattr(self.streams, name))
         for name in ("catalog", "receipt", "receipts", "verify", "status", "explain", "losses"):
             calls[name] = (READ, _plain(getattr(own, name)))
         for name in ("create_table", "create_view", "materialize", "adopt", "gc"):
@@ -96,11 +110,23 @@ class Desk:
         message = read_frame(frame, bytes_max=self._engine.settings.message_bytes_max)
         return self._admitted("session.upload", grant, lambda allowed: write_frame(self.loading.upload(message, allowed, batches)))
 
-    def _admitted(self, action: str, grant: Grant | None, work: Callable[[Grant], pa.Buffer]) -> pa.Buffer:
+    def rows(self, frame: bytes, grant: Grant | None) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """Return what a ticket stands for; raises what `answer` would return. That of a snapshot is a right of its own, so that executors need no token."""
+        ticket = read_frame(frame, bytes_max=_TICKET_BYTES_MAX)
+        if "stream" not in ticket.header:
+            return self.reading.rows(ticket)
+        found = self._admitted("stream.rows", grant, lambda allowed: self.streams.rows(ticket))
+        return found.schema, self._sent(found)
+
+    def _sent(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
+        with self.reading.held.streaming():
+            yield from table.to_batches(max_chunksize=_ROWS_AT_ONCE)
+
+    def _admitted(self, action: str, grant: Grant | None, work: Callable[[Grant], _Found]) -> _Found:
         """Work on a call if its caller may make it and there is room for it."""
         if grant is None:
             raise AccessDenied(action=in_words(action), reason="the call carries no token that the service knows")
-        scope = self._calls[action][0] if action in self._calls else WRITE
+        scope = READ if action == "stream.rows" else self._calls[action][0] if action in self._calls else WRITE
         grant.require(scope, action=in_words(action))
         if action == "session.await":
             self._refuse_late(action)

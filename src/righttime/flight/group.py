@@ -17,7 +17,7 @@ from righttime.catalyst.port import checked_source
 from righttime.changes.clock import Clock, SystemClock
 from righttime.changes.durations import Duration
 from righttime.changes.schema import TableSchema, declare_table
-from righttime.errors import BadSource, NotAWarehouse, ReceiptUnknown, ServiceUnreachable, TableExists, WarehouseClosed
+from righttime.errors import BadSource, NotAWarehouse, ReceiptUnknown, ServiceUnreachable, StreamAlone, TableExists, WarehouseClosed
 from righttime.flight.access import Bearer
 from righttime.flight.group_claims import claimed
 from righttime.flight.group_loading import GroupProducer
@@ -34,6 +34,7 @@ from righttime.ledger.sqlite import Loss
 from righttime.pipeline.spark import SparkOwner
 from righttime.query.statement import read_statement
 from righttime.query.verify import refuse_no_receipt
+from righttime.queues.port import StreamPort
 from righttime.settings import Settings
 from righttime.status import Status
 from righttime.warehouse.store import Collected
@@ -118,6 +119,13 @@ class GroupWarehouse(ServiceHandle):
         """Return the views and their queries."""
         self._members.need_all()
         return dict(self._views)
+
+    def _streams(self, what: str) -> StreamPort:
+        """Refuse it: a name would have to be claimed among the tables and streams of all, and an append be at one."""
+        raise StreamAlone(what=what)
+
+    def _tap(self, table: str, name: str) -> None:
+        raise StreamAlone(what="tap a table")
 
     # -- loading -----------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,6 @@ from righttime.errors import AccessDenied, BadMessage, BadSetting, RightTimeErro
 from righttime.flight.access import READ, GrantFactory, GrantMiddleware, Tokens, check_exposure
 from righttime.flight.desk import Desk, note_failure
 from righttime.flight.failures import failure_text
-from righttime.flight.frames import read_frame
 from righttime.flight.transport import Target
 from righttime.flight.warehouse_calls import Served
 from righttime.service import Engine
@@ -29,7 +28,6 @@ from righttime.telemetry import get_log
 log = get_log("flight")
 
 _SHUTDOWN = "righttime-flight-shutdown"
-_TICKET_BYTES_MAX = 16 * 1024 * 1024
 
 
 class FlightService:
@@ -165,8 +163,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         try:
-            # A ticket holds the secret id of a snapshot and is a right of its own, so that executors of a Spark need no token.
-            schema, batches = self._desk.reading.rows(read_frame(ticket.ticket, bytes_max=_TICKET_BYTES_MAX))
+            schema, batches = self._desk.rows(ticket.ticket, _grant(context))
         except BaseException as error:
             raise _flight_error("rows", error) from None
         return flight.GeneratorStream(schema, _guarded(batches))

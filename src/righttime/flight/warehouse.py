@@ -28,6 +28,7 @@ from righttime.flight.records import collected_of, explanation_of, losses_of, st
 from righttime.flight.renewals import Renewals
 from righttime.flight.session import RemoteSession
 from righttime.flight.staging import Staging
+from righttime.flight.streams import RemoteStreams
 from righttime.flight.transport import SCHEME, Target, Transport
 from righttime.flows.explain import Explanation
 from righttime.flows.jobs import FlowStatus
@@ -35,6 +36,7 @@ from righttime.ledger.receipts import Receipt, Verification
 from righttime.ledger.sqlite import Loss
 from righttime.pipeline.spark import SparkOwner
 from righttime.query.verify import refuse_no_receipt
+from righttime.queues.port import StreamPort
 from righttime.settings import Settings, load_settings
 from righttime.status import Status
 from righttime.warehouse.postgres_types import check_storable
@@ -131,6 +133,7 @@ class RemoteWarehouse(ServiceHandle):
     def _wire(self, transport: Transport, hello: Message) -> None:
         settings = self._settings
         self._warehouse_id = hello.text("warehouse_id")
+        self._remote_streams = RemoteStreams(lambda: self._transport)
         self._schemas = Catalog(lambda: self._catalog()[0])
         self._views = Catalog(lambda: self._catalog()[1])
         self._spark = SparkOwner(settings)
@@ -181,6 +184,16 @@ class RemoteWarehouse(ServiceHandle):
     def create_view(self, name: str, query: str) -> None:
         """Declare a view: a name that stands for a query over tables and other views."""
         self._once("create_view", {"name": name, "query": query})
+
+    def _streams(self, what: str) -> StreamPort:
+        self._refuse_closed()
+        return self._remote_streams
+
+    def _tap(self, table: str, name: str) -> None:
+        self._remote_streams.tap(self.schema(table).name, name, wait_s=self._settings.wait_s)
+
+    def _bringing_up(self) -> Callable[[str], None]:
+        return lambda name: None  # the service does it
 
     def schema(self, table: str) -> TableSchema:
         """Return a table's declaration."""

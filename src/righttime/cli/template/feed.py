@@ -1,4 +1,4 @@
-"""Sample changes for the streams of this project: `python feed.py [PURCHASES]`. Put what reads your own sources in its place."""
+"""Sample changes for the streams of this project: `python feed.py [PURCHASES [WAREHOUSE]]`. Put what reads your own sources in its place."""
 
 import os
 import random
@@ -17,9 +17,10 @@ ITEMS = {1: ("pen", "office"), 2: ("ink", "office"), 3: ("tea", "kitchen"), 4: (
 STORES = ("Aalborg", "Brno", "Cork")
 
 
-def main(count: int) -> None:
+def main(count: int, warehouse: str | None = None) -> None:
     os.chdir(Path(__file__).parent)  # where righttime.toml is: it names the warehouse, and its settings count
-    with rt.open(warehouse_of(Path.cwd()) or "warehouse") as wh:
+    # While `righttime run --keep --listen` has it open, it is fed at that address.
+    with rt.open(warehouse or warehouse_of(Path.cwd()) or "warehouse") as wh:
         wh.create_streams(sales)
         try:
             wh.stream("item").insert([{"item_id": key, "title": title, "category": category} for key, (title, category) in ITEMS.items()])
@@ -46,4 +47,4 @@ def sell(wh: rt.Warehouse) -> list[dict]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20, *sys.argv[2:3])
