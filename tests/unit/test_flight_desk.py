@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 import righttime as rt
-from righttime.errors import CommitFailed, LeaseExpired, TooManySnapshots
+from righttime.errors import CommitFailed, CommitUnknown, LeaseExpired, TooManySnapshots
 from righttime.flight import desk as desk_module
 from righttime.flight.access import READ, WRITE, Grant
 from righttime.flight.desk import Desk
 from righttime.flight.frames import Message, read_frame, write_frame
+from righttime.flight.given import write_given
 from righttime.query.contract import Contract
 from tests.support.waits import until
 
@@ -189,3 +190,37 @@ def test_a_session_whose_losses_cannot_be_written_keeps_no_other_from_ending(des
     monkeypatch.setattr(sessions, "_note_loss", note)
     sessions.expire()
     assert (noted, [session.session_id for session in sessions.all()]) == (["b"], ["a"])
+
+
+def appended(desk: Desk, append: int, rows: list[Any], stream: str = "line") -> str | int:
+    """Append rows under an id; return the code of the refusal, or the commit's number."""
+    given, parts = write_given(rows)
+    header = {"append": f"{append:032x}", "mark": 0, "changes": [{"stream": stream, "given": given}]}
+    answer = read_frame(desk.answer("stream.append", write_frame(header, parts), GRANT), bytes_max=1 << 20).header
+    found: str | int = answer["error"]["code"] if "error" in answer else answer["appended"]["numbers"][stream]
+    return found
+
+
+def test_an_append_that_was_refused_is_not_taken_by_a_copy_that_comes_late(wh: rt.Warehouse, desk: Desk) -> None:
+    """Its feeder was told that nothing was taken; what another one does meanwhile must not change that."""
+    line = wh.create_stream("line", "id INT", keys=["id"])
+    line.insert([{"id": 1}])
+    assert appended(desk, 1, [{"id": 1}]) == "change.row_exists"
+    line.delete([{"id": 1}])
+    assert appended(desk, 1, [{"id": 1}]) == "change.row_exists"
+    assert appended(desk, 2, [{"id": 1}]) == appended(desk, 2, [{"id": 1}]) == 3
+
+
+@pytest.mark.parametrize("error", [MemoryError(), CommitUnknown(source="streams", reason="-"), CommitFailed(source="streams", step="-", reason="-")], ids=repr)
+def test_an_append_that_failed_may_come_again_under_its_id(wh: rt.Warehouse, desk: Desk, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """The service did not know what became of it, and need not say so for ever."""
+    line = wh.create_stream("line", "id INT", keys=["id"])
+
+    def fails(*arguments: Any, **options: Any) -> None:
+        raise error
+
+    with monkeypatch.context() as broken:
+        broken.setattr(wh._writer("test").flows.feed.streams, "append", fails)
+        assert appended(desk, 1, [{"id": 1}]) == getattr(error, "code", "service.failed")
+    assert appended(desk, 1, [{"id": 1}]) == appended(desk, 1, [{"id": 1}]) == 1
+    assert line.changes().num_rows == 1

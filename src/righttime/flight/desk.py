@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from righttime.errors import AccessDenied, BadMessage, NotLazy, RightTimeError, ServiceBusy, ServiceStopping
+from righttime.errors import AccessDenied, BadMessage, CommitFailed, CommitUnknown, NotLazy, RightTimeError, ServiceBusy, ServiceStopping
 from righttime.flight.access import READ, WRITE, Grant, in_words
 from righttime.flight.failures import failure_record
 from righttime.flight.frames import Message, read_frame, write_frame
@@ -32,6 +32,7 @@ _ANSWERS_MAX = 1024
 _TICKET_BYTES_MAX = 16 * 1024 * 1024
 _ROWS_AT_ONCE = 65_536
 _Found = TypeVar("_Found")
+_APPENDING = frozenset({"stream.append", "stream.replay", "stream.discard"})
 # What finishes work under way, which a stopping service still takes; commits only from producers that deliver what they owe by them.
 _DELIVERING = frozenset({"session.commit", "session.stage"})
 _FINISHING = frozenset(
@@ -166,6 +167,9 @@ class Desk:
         if action not in self._calls:
             raise BadMessage(reason=f"{action[:60]!r} is no action of this service")
         call = self._calls[action][1]
+        if action in _APPENDING:
+            # Those that were taken are known by their ids. This is for refusals: a copy that comes late must not be judged otherwise.
+            return self._once((grant.name, message.text("append"))).answer(lambda: _answered(action, lambda: call(message, grant), passed_on=_in_doubt))
         call_id = message.optional_text("call")
         if call_id is None:
             return _answered(action, lambda: call(message, grant))
@@ -234,13 +238,20 @@ class _Once:
             return self._answer
 
 
-def _answered(action: str, work: Callable[[], Any]) -> pa.Buffer:
-    """Return the answer as a frame, or the error."""
+def _answered(action: str, work: Callable[[], Any], *, passed_on: Callable[[BaseException], bool] = lambda error: False) -> pa.Buffer:
+    """Return the answer as a frame, or the error, unless that is to be passed on."""
     try:
         answer = work()
         return write_frame(*answer) if isinstance(answer, tuple) else write_frame(answer)
     except BaseException as error:
+        if passed_on(error):
+            raise
         return failure_frame(action, error)
+
+
+def _in_doubt(error: BaseException) -> bool:
+    """Tell whether an error leaves open what became of an append: its feeder may ask again under the same id, and is not to hear the same for ever."""
+    return not isinstance(error, RightTimeError) or isinstance(error, CommitUnknown | CommitFailed)
 
 
 def failure_frame(action: str, error: BaseException) -> pa.Buffer:
