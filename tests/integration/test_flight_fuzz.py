@@ -31,6 +31,7 @@ from tests.support.waits import until
 
 NAMES = ["session", "sequence", "source", "policy", "table", "tables", "columns", "keys", "name", "query", "contract", "snapshot", "rows", "content"]
 NAMES += ["flushes", "batch", "store", "bypass", "places", "uploads", "call", "own"]
+NAMES += ["stream", "append", "mark", "changes", "numbers", "time", "after", "up_to"]
 KNOWN = {
     "service",
     "message",
@@ -47,6 +48,9 @@ KNOWN = {
     "setting",
     "operation",
     "as_of",
+    "stream",
+    "change",
+    "append",
 }
 
 

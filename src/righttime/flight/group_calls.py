@@ -62,7 +62,7 @@ class GroupCalls:
         """
         self.observe(message.optional_number("observe"), grant)
         catalyst = self._engine.catalyst
-        names = [typed(name, str, what="a table") for name in message.header.get("tables") or []]
+        names = [typed(name, str, what="a table") for name in typed(message.header.get("tables") or [], list, what="the tables")]
         with catalyst.lock:
             ticket = self._ticket() if message.header.get("ticket") is True else None
             flows = [catalyst.maintained[name] for name in names if name in catalyst.maintained]
