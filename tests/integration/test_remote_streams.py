@@ -291,7 +291,7 @@ def test_a_service_that_dies_between_commit_and_answer_has_it_once(tmp_path: Pat
 
 def test_an_append_that_nobody_answered_is_in_doubt_until_it_is_made_again(tmp_path: Path) -> None:
     """The client gave up, the service was killed and is back: made again, it is answered with the commit that was made; another is another."""
-    with Service(tmp_path / "wh") as service, Proxy(service.port) as proxy, open_remote(proxy.address, reconnect_s=0.5, call_timeout_s=0.5) as wh:
+    with Service(tmp_path / "wh") as service, Proxy(service.port) as proxy, open_remote(proxy.address, reconnect_s=1, call_timeout_s=1) as wh:
         events = wh.create_stream("event", "id INT")
         events.insert([{"id": 1}])
         proxy.swallow_answers()
