@@ -18,8 +18,8 @@ from tests.support.list_model import numbers
 from tests.support.machine_places import Place, PostgresPlace
 from tests.support.postgres import TempPostgres
 
-EXAMPLES = int(os.environ.get("RIGHTTIME_POSTGRES_EXAMPLES", "3"))
-WALKS = int(os.environ.get("RIGHTTIME_POSTGRES_WALKS", "3"))
+EXAMPLES = int(os.environ.get("RIGHTTIME_POSTGRES_EXAMPLES", "2"))
+WALKS = int(os.environ.get("RIGHTTIME_POSTGRES_WALKS", "2"))
 
 
 class PostgresMachine(Machine):
