@@ -3,12 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import righttime as rt
 from righttime.catalyst import gathering
 from righttime.catalyst.producer import OwnRows
 from righttime.catalyst.segments import Segment, rows_of
+from righttime.catalyst.table import Piece
+from righttime.changes.rows import Chunk
 from tests.support.crash import engine_of
 from tests.support.state_tables import asking, lane, tuples
 
@@ -131,3 +134,33 @@ def test_a_piece_that_is_asked_for_in_part_stays_whole(wh: rt.Warehouse) -> None
     slices = gathering.gathered(engine_of(wh).catalyst, wh.schema("x"), "p", mine.slices(first_id + 50, last_id))
     assert [part.rows for part in slices] == [50, 100]
     assert sorted(wh.read("x").rows()) == [row(wh, key) for key in range(200)]
+
+
+@pytest.mark.parametrize("unique", [True, False])
+def test_commits_that_look_at_every_row_leave_few_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unique: bool) -> None:
+    """Each looks its key up among all rows, or its operations are settled: once through every commit before it would make the thousandth take long."""
+    monkeypatch.setattr(gathering, "_MANY", 8)
+    with rt.open(tmp_path / "w") as wh, wh.producer(name="p") as load:
+        wh.create_table("t", "k INT, v INT", keys=["k"], unique=unique)
+        for number in range(40):
+            if number % 2:
+                load.upsert("t", {"k": number % 5, "v": number})
+            else:
+                load.insert("t", (100 + number, number))
+            load.commit()
+            if not unique:
+                engine_of(wh).settler.settle(["t"], engine_of(wh).catalyst.authority.read_us())
+        lanes = engine_of(wh).catalyst.table("t").lanes.values()
+        assert all(len(one.pieces) <= 9 for one in lanes)
+        upserted = {number % 5: (number % 5, number) for number in range(1, 40, 2)}
+        assert sorted(wh.read("t").rows()) == sorted([*upserted.values(), *((100 + number, number) for number in range(0, 40, 2))])
+
+
+@pytest.mark.parametrize(("first_ids", "offsets"), [((7,), (0,)), ((7, 20, 21), (0, 3, 4))])
+def test_ids_of_a_piece_are_those_of_its_runs(first_ids: tuple[int, ...], offsets: tuple[int, ...]) -> None:
+    """Whichever part of it is asked for."""
+    piece = Piece(Chunk(pa.RecordBatch.from_pydict({"k": list(range(6))})), first_ids, offsets)
+    for start in range(7):
+        for stop in range(start, 7):
+            runs = [number for first, rows in piece.runs(start, stop) for number in range(first, first + rows)]
+            assert piece.ids(start, stop).tolist() == runs

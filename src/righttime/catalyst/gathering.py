@@ -1,4 +1,4 @@
-"""Gathering: many small pieces of a lane become one, because a query goes through every piece.
+"""Gathering: many small pieces of a lane become one, because queries, settling and checks of unique keys go through every piece.
 
 In: slices of a lane, as a query found them.
 Out: the same rows in fewer slices.
@@ -36,6 +36,15 @@ def gathered(catalyst: Catalyst, table: TableSchema, source: str, slices: Sequen
         for run in grouped(parts, _ROWS):
             found += _joined(catalyst, table, source, run)
     return [*found, *slices[committed:]]
+
+
+def gather(catalyst: Catalyst, table: TableSchema) -> None:
+    """Gather what is committed to a table and not stored, before somebody goes through all of it."""
+    with catalyst.lock:
+        lanes = [lane for lane in catalyst.tables[table.name].lanes.values() if len(lane.pieces) >= _MANY]
+        found = [(lane.source, lane.slices(lane.stored_id + 1, lane.times.committed_id)) for lane in lanes]
+    for source, slices in found:
+        gathered(catalyst, table, source, slices)
 
 
 def _joined(catalyst: Catalyst, table: TableSchema, source: str, run: Sequence[Slice]) -> Sequence[Slice]:

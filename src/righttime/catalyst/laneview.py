@@ -27,8 +27,7 @@ class Group:
 
     def __init__(self, slices: Sequence[Slice], times: Numbers, time_ids: Numbers) -> None:
         self._slices = slices
-        runs = [run for part in slices for run in part.piece.runs(part.start, part.stop)]
-        self.ids: Numbers = np.concatenate([np.arange(first, first + rows, dtype=np.int64) for first, rows in runs])
+        self.ids: Numbers = np.concatenate([part.piece.ids(part.start, part.stop) for part in slices])
         self.begin: Numbers = np.append(times, OPEN_US)[np.searchsorted(time_ids, self.ids, side="left")]
         self._read: dict[tuple[str, ...], pa.Table] = {}
 

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from righttime.catalyst.ends import Hidden, by_unit
+from righttime.catalyst.gathering import gather
 from righttime.catalyst.interrupts import interruptible
 from righttime.catalyst.laneview import OPEN_US, LaneView
 from righttime.catalyst.links import Link
@@ -89,6 +90,7 @@ class Settler:
             up_to_us = self._complete_us(table, time_us)
             if self._catalyst.unsettled(table, up_to_us):
                 with self._lock_of(table):
+                    gather(self._catalyst, self._schemas[table])
                     while not self._settle(table, up_to_us):
                         pass  # storing changed the ground; the store's lock lets the next try pass before the next storing
 
@@ -223,6 +225,8 @@ class Settler:
                 ) from error
             try:
                 self.settle(tables, now_us)  # what is committed is computed once, not with every commit that is tried after it
+                for table in tables:
+                    gather(self._catalyst, self._schemas[table])
                 seen = {table: self._try(table, link.source) for table in tables}
             except RowsMoved as error:
                 if tried == _TRIES_MAX:

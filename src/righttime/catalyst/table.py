@@ -64,6 +64,14 @@ class Piece:
         run = bisect_right(self.offsets, position) - 1
         return self.first_ids[run] + position - self.offsets[run]
 
+    def ids(self, start: int, stop: int) -> Numbers:
+        """Return the ids of rows start..stop-1."""
+        if len(self.offsets) == 1:
+            return np.arange(self.first_ids[0] + start, self.first_ids[0] + stop, dtype=np.int64)
+        offsets = np.array(self.offsets, dtype=np.int64)
+        before = np.repeat(np.array(self.first_ids, dtype=np.int64) - offsets, np.diff(offsets, append=self.rows))
+        return np.arange(start, stop, dtype=np.int64) + before[start:stop]
+
     def runs(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield (first id, rows) of the runs that rows start..stop-1 cover."""
         for run, offset in enumerate(self.offsets):
