@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 import righttime as rt
-from righttime.catalyst import gathering
+from righttime.catalyst import gathering, local
 from righttime.catalyst.producer import OwnRows, Producer
 from righttime.changes.faults import CrashPoint
 from righttime.changes.position import START, Commit
@@ -643,6 +643,7 @@ class Machine(RuleBasedStateMachine):
 def run(examples: int, *, machine: type[Machine] = Machine) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gathering, "_MANY", 2)  # else no history is long enough to be gathered
+        patch.setattr(local, "_OPERATIONS_MANY", 1)  # nor to be stored before a commit that stores
         run_state_machine_as_test(
             machine,
             settings=settings(
