@@ -32,7 +32,7 @@ log = get_log("flow")
 Mode = Literal["on_demand", "near_real_time", "sequential"]
 _GATHER_S = 0.05  # what comes later is taken by the next drain, all of it: waiting longer for it makes both later
 _PAUSE_S = 0.01
-_CROWD = 2  # queries for each core; with one, cores are idle while a drain begins
+_CROWD = 1  # queries for each core that may run on while a drain begins; with two there are a quarter more drains for the same answers
 _YIELD_S = 1.0
 _ROUND_S = 1.0  # how often a runner looks around though nobody woke it
 
