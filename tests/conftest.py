@@ -30,6 +30,7 @@ SHARED_MEMORY = Path("/dev/shm")
 MEMORY_MIN = 6 << 30
 
 # With several workers, what runs for long runs first and short unit tests last, so that no worker sits on a long file while the others have nothing left.
+FILES_SHOWN = 30
 LONGEST = (
     "tests/docs/test_programs.py",
     "tests/integration/test_drain.py",
@@ -114,3 +115,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.spark)
         if "postgres" in names:
             item.add_marker(pytest.mark.postgres)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Name the files that take longest, where all are run: what a session adds is seen there, and what `LONGEST` should begin with."""
+    if not getattr(config.option, "numprocesses", None):
+        return
+    seconds: dict[str, float] = {}
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                name = report.nodeid.partition("::")[0]
+                seconds[name] = seconds.get(name, 0.0) + report.duration
+    longest = sorted(seconds.items(), key=lambda one: -one[1])[:FILES_SHOWN]
+    terminalreporter.write_sep("=", f"slowest {len(longest)} files")
+    for name, spent_s in longest:
+        terminalreporter.write_line(f"{spent_s:.0f}s {name}")

@@ -42,10 +42,10 @@ def flow_of(missing: Any = "dead_letter", *, sums: bool = True) -> Flow:
 
 
 def filled(child: SparkSession, *, missing: Any = "dead_letter") -> Bench:
-    """Three jobs: 40 sales of three items, of which one is unknown, then both known ones are renamed, then one is gone."""
+    """Three jobs: 15 sales of three items, of which one is unknown, then both known ones are renamed, then one is gone."""
     bench = Bench(flow_of(missing), child, streams=STREAMS, tables=TABLES)
     bench.put("item", 1, {"k": "a", "name": "ale"}, {"k": "b", "name": "bun"})
-    for number in range(40):
+    for number in range(15):
         bench.put("sale", 2, {"id": number, "k": "abc"[number % 3], "v": number % 5, "at": 10**15 + number})
     bench.put("item", 3, {"k": "a", "name": "alt"}, {"k": "b", "name": "bap"})
     bench.take("item", 4, {"k": "a"})
@@ -91,7 +91,7 @@ def test_what_stops_a_flow_stops_it_from_files_too(child: SparkSession, tmp_path
 
     with pytest.raises(LookupFailed) as refused:
         run(flow_of("fail", sums=False))
-    assert (refused.value.context["job"], refused.value.context["rows"]) == (1, 10)
+    assert (refused.value.context["job"], refused.value.context["rows"]) == (1, 4)
     with pytest.raises(TooManyDeadLetters):
         run(flow_of(sums=False), dead_letters_max=2)
     assert not (tmp_path / "files").exists()
