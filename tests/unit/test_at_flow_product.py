@@ -3,6 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -15,6 +16,7 @@ from righttime.flows.jobs import FlowJob
 from righttime.flows.schedule import Triggers
 from righttime.query.snapshot import Snapshots
 from righttime.testing.reference.checker import Begun, Committed, violations
+from tests.support import waits
 from tests.support.flow_journal import Journal
 from tests.support.flow_stage import Stage, contract_of
 from tests.support.plain_flow import PlainDrained, PlainEngine, run_plain, until
@@ -160,6 +162,7 @@ def test_at_23_a_reader_between_two_tables_of_a_job_sees_both_before_it(stage: S
         stage.clock.advance(1)
         with stage.wh._writer("test").snapshots.take(["t", "u"], contract_of()) as snapshot:
             assert [stage.wh._writer("test").snapshots.rows(snapshot.tables[name]).to_pylist() for name in ("t", "u")] == [[{"k": 1, "v": value}]] * 2
+        waits.until(partial(seen.__getitem__, (value, value)))  # on a busy machine, readers do not come by themselves
     stop.set()
     for reader in readers:
         reader.result(20)

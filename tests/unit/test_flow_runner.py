@@ -532,7 +532,7 @@ def test_a_drain_lets_a_crowd_of_queries_come_to_its_end(stage: Stage, monkeypat
         with catalyst.lock:
             return [catalyst.leases.hold({}, now_s=catalyst.clock.monotonic_s(), ttl_s=1000) for _ in range(count)]
 
-    held = crowd(5)  # more than twice the cores of a plain flow
+    held = crowd(3)  # more than the cores of a plain flow
     asked = []
     for k in range(2):
         stage.insert(k, k)
