@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 import righttime as rt
+from righttime.errors import LeaseExpired
 from righttime.flight.server import FlightService
 from righttime.testing import ManualClock
 from tests.support.crash import engine_of
 from tests.support.everywhere import ELSEWHERE, examples_of, opened_at
 from tests.support.postgres import TempPostgres
+from tests.support.services import Service
 from tests.unit import test_standing_snapshots
 from tests.unit.test_standing_snapshots import clock, load
 
@@ -64,3 +66,21 @@ def test_spark_asks_one_state_of_two_services(tmp_path: Path) -> None:
             assert wh.verify(second.receipt).ok
             assert wh.verify(state.read("item").receipt).ok
         assert wh.sql(question).rows()[0][0] == 4
+
+
+def test_a_service_that_was_killed_has_no_state_for_it(tmp_path: Path) -> None:
+    """Its answers would be of another state; the handle goes on, and closing what is gone is no error."""
+    with Service(tmp_path / "wh") as service, service.connect() as wh:
+        wh.create_table("sale", "k INT")
+        with wh.producer(name="till") as load:
+            load.insert("sale", (1,))
+            load.commit(durability="log")
+        state = wh.snapshot("sale")
+        assert state.read("sale").rows() == [(1,)]
+        service.kill()
+        service.start()
+        with pytest.raises(LeaseExpired):
+            state.read("sale")
+        state.close()
+        with wh.snapshot() as again:
+            assert again.read("sale").rows() == [(1,)]

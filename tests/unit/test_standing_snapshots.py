@@ -148,3 +148,27 @@ def test_closing_waits_for_questions_under_way(wh: Warehouse, load: rt.Producer,
         go_on.set()
         assert len(asked.result(timeout=60)) == 5
         closing.result(timeout=60)
+
+
+def test_an_interrupt_while_it_is_closed_leaves_it_to_be_closed_again(wh: Warehouse, load: rt.Producer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C comes while a question is waited for: nothing is let go, and nothing is forgotten."""
+    state = wh.snapshot("sale")
+
+    def interrupted(_: object) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(state._idle, "wait_for", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            state.close()
+    assert len(state.read("sale")) == 5
+    state.close()
+    assert state.closed
+
+
+def test_a_warehouse_without_tables_has_an_empty_state(tmp_path: Path) -> None:
+    """There is nothing to ask, and that is told."""
+    with rt.open(tmp_path / "empty") as empty, empty.snapshot() as state:
+        assert state.tables == ()
+        with pytest.raises(UnknownTable):
+            state.read("sale")

@@ -64,7 +64,7 @@ def _sequence(row: Any) -> Any:
     """Return a row of another class, such as a database's, as the tuple that it stands for."""
     try:
         return tuple(row) if hasattr(row, "__len__") and hasattr(row, "__getitem__") else row
-    except Exception:
+    except Exception:  # whatever a stranger's class raises: such a row goes as it looks, and is refused there like any that is none
         return row
 
 

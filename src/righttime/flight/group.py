@@ -25,7 +25,7 @@ from righttime.flight.group_members import GroupClock, GroupTables, GroupViews, 
 from righttime.flight.group_reading import GroupSnapshots
 from righttime.flight.group_receipts import address_in, is_part
 from righttime.flight.group_verify import verify_whole
-from righttime.flight.handle import ServiceHandle, close_producers
+from righttime.flight.handle import ServiceHandle, close_opened
 from righttime.flight.reading import RemoteConsumer
 from righttime.flight.transport import SCHEME, Target
 from righttime.flight.warehouse import RemoteWarehouse, client_settings, open_remote
@@ -228,15 +228,13 @@ class GroupWarehouse(ServiceHandle):
         return self._open_members
 
     def close(self) -> None:
-        """Close the producers opened here and let go of the services; everything committed stays with them."""
+        """Close the snapshots and producers opened here and let go of the services; everything committed stays with them."""
         with self._guard:
             members = self._open_members
             if members is None:
                 return
-            for standing in self._standing:
-                standing.close()
             try:
-                close_producers(self._producers)
+                close_opened([*self._standing, *self._producers])
             finally:
                 self._open_members = None
                 members.close()

@@ -73,12 +73,12 @@ class ServiceHandle(Handle, NoFlows):
         return f"<{type(self).__name__} {self.path}{' (closed)' if self._is_closed else ''}>"
 
 
-def close_producers(producers: Iterable[ProducerFace]) -> None:
+def close_opened(opened: Iterable[ProducerFace | StandingSnapshot]) -> None:
     """Close all of them, even where one cannot deliver what it has; then say so."""
     failed: RightTimeError | None = None
-    for producer in producers:
+    for one in opened:
         try:
-            producer.close()
+            one.close()
         except RightTimeError as error:
             failed = failed or error
     if failed is not None:

@@ -73,7 +73,7 @@ class SnapshotReader(DataSourceReader):
                 if now_s - failing_s + delay_s > float(self._options["reconnect_s"]):
                     context = {"target": self._options["target"], "waited_s": now_s - failing_s, "reason": reason}
                     raise _failure({"code": "service.unreachable", "context": context}) from None
-            time.sleep(delay_s)
+            time.sleep(delay_s)  # between attempts; nobody in this process could wake it, and Spark ends the process of a task that it gives up
             delay_s = min(2 * delay_s, _BACK_OFF_S[1])
 
     def _stream(self, ticket: bytes) -> Iterator[Any]:

@@ -21,7 +21,7 @@ from righttime.changes.schema import TableSchema
 from righttime.errors import BadMessage, BadSetting, NotAWarehouse, RightTimeError, UnknownTable, WarehouseClosed
 from righttime.flight.access import Bearer
 from righttime.flight.frames import Message
-from righttime.flight.handle import ServiceHandle, close_producers
+from righttime.flight.handle import ServiceHandle, close_opened
 from righttime.flight.leaving import Leaver
 from righttime.flight.reading import RemoteConsumer, RemoteSnapshots
 from righttime.flight.records import collected_of, explanation_of, losses_of, status_of_record, verification_of
@@ -292,15 +292,13 @@ class RemoteWarehouse(ServiceHandle):
         return self._transport.call(action, {**header, "call": uuid.uuid4().hex}, parts, **options)
 
     def close(self) -> None:
-        """Close the producers opened here and let go of the service; everything committed stays with it."""
+        """Close the snapshots and producers opened here and let go of the service; everything committed stays with it."""
         with self._guard:
             transport = self._open_transport
             if transport is None:
                 return
-            for standing in self._standing:
-                standing.close()
             try:
-                close_producers(self._producers)
+                close_opened([*self._standing, *self._producers])
             finally:
                 self._leaver.close()
                 self._renewals.close()

@@ -61,7 +61,11 @@ class StandingSnapshot:
             if self._closed:
                 return
             self._closed = True
-            self._idle.wait_for(lambda: self._asking == 0)
+            try:
+                self._idle.wait_for(lambda: self._asking == 0)
+            except BaseException:  # Ctrl-C: nothing is let go yet, and it can be closed again
+                self._closed = False
+                raise
         try:
             self._held.close()
         except LeaseExpired:
