@@ -28,7 +28,7 @@ SEEDS = range(FIRST, FIRST + int(os.environ.get("RIGHTTIME_SEEDS", "1")))
 POSTGRES_SEEDS = range(FIRST, FIRST + int(os.environ.get("RIGHTTIME_POSTGRES_SEEDS", "0")))
 SHORT = 2
 """The seeds on PostgreSQL, in full; without any, one is run there for a round, in which the service is killed and loses its connections."""
-ROUNDS = 3
+ROUNDS = 2
 CONSUMERS = 2
 PATIENCE_S = 240.0
 BOUNDS: dict[str, Any] = {
