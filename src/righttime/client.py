@@ -33,6 +33,7 @@ from righttime.ledger.receipts import Receipt, Verification
 from righttime.ledger.sqlite import Loss
 from righttime.query import dbapi
 from righttime.query.consumer import Consumer
+from righttime.query.dbapi_types import mapped_errors
 from righttime.query.face import Found, Handle
 from righttime.query.postgres_queries import PostgresQueries
 from righttime.query.standing import StandingSnapshot
@@ -72,12 +73,32 @@ def open(path: PathText, *, create: bool = True, read_only: bool = False, clock:
 
 
 def connect(
-    target: "PathText | Warehouse", *, name: str | None = None, policy: Policy | None = None, wait: Duration | None = None, **settings: Any
+    target: "PathText | Warehouse",
+    *,
+    name: str | None = None,
+    policy: Policy | None = None,
+    wait: Duration | None = None,
+    database: str | None = None,
+    **settings: Any,
 ) -> dbapi.Connection:
-    """Return a PEP 249 connection to the warehouse in a folder, or to an open one."""
+    """Return a PEP 249 connection to the warehouse in a folder, or to an open one.
+
+    With `database`, the address of the PostgreSQL database that a service has open, queries run there as plain PostgreSQL, on the login of that address.
+    """
+    with mapped_errors():
+        open_queries = None if database is None else _asking(database, target)
     if isinstance(target, Warehouse | RemoteWarehouse | GroupWarehouse):
-        return dbapi.connect(target, name=name, policy=policy, wait=wait)
-    return dbapi.connect(target, opener=open, name=name, policy=policy, wait=wait, **settings)
+        return dbapi.connect(target, open_queries=open_queries, name=name, policy=policy, wait=wait)
+    return dbapi.connect(target, opener=open, open_queries=open_queries, name=name, policy=policy, wait=wait, **settings)
+
+
+def _asking(database: str, target: object) -> Callable[[RemoteWarehouse], PostgresQueries]:
+    """Return what opens a session in a service's database; a target that is no service is refused before anything is opened."""
+    if isinstance(target, GroupWarehouse) or (is_service(target) and "," in str(target)):
+        raise BadSetting(name="database", reason="a group has a database for each service, and no moment of one is a moment of another; connect to one service")
+    if not isinstance(target, RemoteWarehouse) and not is_service(target):
+        raise BadSetting(name="database", reason="it goes with the address of a service, righttime://host:port; other targets are where the rows are")
+    return lambda warehouse: warehouse._open_database(database)
 
 
 def _address(path: object) -> str:

@@ -40,7 +40,8 @@ OpenQueries = Callable[[Snapshots, Consumer, Mapping[str, TableSchema], Mapping[
 class Foundation:
     """`name` is how users know it, without secrets; `folder` keeps what is local. A reader has no `trace`, and opens a log for each state it reads.
 
-    `table_schema` is where a database has the tables; `adopt_table` takes over one that it has already: its declaration, version and rows.
+    `table_schema` is where a database has the tables, `server` tells which database of which server it is;
+    `adopt_table` takes over a table that it has already: its declaration, version and rows.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Foundation:
     wal: Log
     trace: CommitTrace | None
     table_schema: str | None
+    server: Callable[[], str] | None
     hold: HoldTables
     check_storable: Callable[[TableSchema, pa.RecordBatch], None]
     adopt_table: Callable[[str], tuple[TableSchema, int, int]] | None
@@ -83,6 +85,7 @@ def _on_disk(folder: Path, *, settings: Settings, clock: Clock, create: bool, re
         wal=wal,
         trace=trace,
         table_schema=None,
+        server=None,
         hold=lambda tables, versions: files,
         check_storable=anything_goes,
         adopt_table=None,
@@ -104,7 +107,7 @@ def _in_postgres(url: str, *, settings: Settings, clock: Clock, create: bool, re
         return None if held is None else HeldTables(held)
 
     def open_queries(snapshots: Snapshots, consumer: Consumer, schemas: Mapping[str, TableSchema], views: Mapping[str, str]) -> PostgresQueries:
-        return PostgresQueries(parts.address, snapshots, consumer, schemas=schemas, views=views, path_of=parts.store.path_of, settings=settings)
+        return PostgresQueries(parts.address, snapshots, consumer, schemas=schemas, views=views, settings=settings)
 
     return Foundation(
         name=parts.address.name,
@@ -114,6 +117,7 @@ def _in_postgres(url: str, *, settings: Settings, clock: Clock, create: bool, re
         wal=parts.wal,
         trace=parts.trace,
         table_schema=parts.address.tables,
+        server=parts.store.server,
         hold=hold,
         check_storable=check_storable,
         adopt_table=parts.store.adopt_table,

@@ -59,7 +59,7 @@ def database(postgres: TempPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyP
                 monkeypatch.setenv("RIGHTTIME_STATE_DIR", str(tmp_path / "state"))
                 yield url
         finally:
-            administrator.execute("DROP ROLE IF EXISTS loader")
+            administrator.execute("DROP ROLE IF EXISTS loader, reader")
 
 
 @pytest.mark.parametrize("page", ON_POSTGRES, ids=lambda page: page.name)

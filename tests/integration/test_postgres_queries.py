@@ -1,4 +1,4 @@
-"""Queries in PostgreSQL's own SQL: run by PostgreSQL, with hot rows in them, each row once."""
+"""Queries in PostgreSQL's own SQL: run by PostgreSQL, with hot rows in them, each row once; in the process of the warehouse and in one of its clients."""
 
 import threading
 from collections.abc import Iterator
@@ -12,11 +12,14 @@ import pytest
 
 import righttime as rt
 from righttime.errors import AnswerTooLarge, SqlFailedInDatabase, SqlRefused, UnknownTable, WarehouseClosed
-from righttime.query import postgres_hot
+from righttime.flight.server import FlightService
+from righttime.flight.warehouse import RemoteWarehouse
+from righttime.query import postgres_hot, postgres_queries
 from righttime.query.postgres_queries import PostgresQueries, is_postgres_query
 from righttime.service import Engine
+from tests.support.crash import engine_of
 from tests.support.postgres import TempPostgres
-from tests.support.postgres_warehouse import fresh_database
+from tests.support.postgres_warehouse import fresh_database, reader_of
 from tests.support.waits import until
 
 
@@ -33,9 +36,24 @@ def warehouse(url: str, tmp_path: Path) -> Iterator[rt.Warehouse]:
         yield warehouse
 
 
+@pytest.fixture(params=["in its process", "over a service"])
+def handle(request: pytest.FixtureRequest, warehouse: rt.Warehouse) -> Iterator[rt.Warehouse]:
+    """The warehouse as the one has it who asks."""
+    if request.param == "in its process":
+        yield warehouse
+        return
+    service = FlightService(warehouse, engine_of(warehouse))
+    try:
+        with rt.open(service.address) as remote:
+            yield remote
+    finally:
+        service.stop()
+
+
 @pytest.fixture
-def queries(warehouse: rt.Warehouse) -> Iterator[PostgresQueries]:
-    opened = queries_of(warehouse)
+def queries(handle: rt.Warehouse, url: str) -> Iterator[PostgresQueries]:
+    asking: Any = handle
+    opened = asking._open_database(reader_of(url)) if isinstance(asking, RemoteWarehouse) else queries_of(handle)
     yield opened
     opened.close()
 
@@ -50,7 +68,6 @@ def queries_of(warehouse: rt.Warehouse) -> PostgresQueries:
         engine.consumer,
         schemas=engine.schemas,
         views=engine.views,
-        path_of=store.path_of,
         settings=engine.settings,
     )
 
@@ -111,9 +128,9 @@ def test_changes_of_stored_and_hot_rows_are_seen(warehouse: rt.Warehouse, querie
     assert rows(queries, "SELECT sku, name FROM sale ORDER BY sku") == [(1, "new"), (6, "new")]
 
 
-def test_a_connection_sees_its_own_rows_and_others_do_not(warehouse: rt.Warehouse, queries: PostgresQueries) -> None:
+def test_a_connection_sees_its_own_rows_and_others_do_not(handle: rt.Warehouse, queries: PostgresQueries) -> None:
     """Rows of an open transaction are the producer's own; rolled back, they are nobody's."""
-    producer: Any = warehouse.producer(name="me")
+    producer: Any = handle.producer(name="me")
     producer._with = replace(producer._with, own_query=queries.sql)
     producer.insert("sale", (1, 1, "committed"))
     producer.commit()
@@ -138,6 +155,32 @@ def test_an_older_cut_after_a_newer_one(warehouse: rt.Warehouse, queries: Postgr
     assert rows(queries, "SELECT count(*) FROM sale") == [(2,)]
     assert queries.sql("SELECT count(*) FROM sale", as_of=first.commit.time_us).rows() == [(1,)]
     assert rows(queries, "SELECT count(*) FROM sale") == [(2,)]
+
+
+def test_a_query_keeps_its_view_while_rows_change_and_are_stored(warehouse: rt.Warehouse, queries: PostgresQueries, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is committed and materialized after the cut, before PostgreSQL reads the first row, the answer is of the cut; the next one has it all."""
+    producer = warehouse.producer()
+    producer.insert_many("sale", [(sku, 1, "old") for sku in range(4)])
+    producer.commit(materialize=True)
+    producer.insert("sale", (4, 1, "old"))
+    producer.delete("sale", {"sku": 0})
+    producer.commit()
+    begin = postgres_queries._begin
+
+    def meanwhile(*arguments: Any) -> None:
+        producer.update("sale", {"name": "new"}, {"sku": 1})
+        producer.delete("sale", {"sku": 4})
+        producer.insert("sale", (5, 1, "new"))
+        producer.commit(materialize=True)
+        begin(*arguments)
+
+    monkeypatch.setattr(postgres_queries, "_begin", meanwhile)
+    before = queries.sql("SELECT sku, name FROM sale ORDER BY sku")
+    monkeypatch.undo()
+
+    assert before.rows() == [(1, "old"), (2, "old"), (3, "old"), (4, "old")]
+    assert before.receipt.verify().ok
+    assert rows(queries, "SELECT sku, name FROM sale ORDER BY sku") == [(1, "new"), (2, "old"), (3, "old"), (5, "new")]
 
 
 def test_the_receipt_says_what_was_read_and_in_which_language(warehouse: rt.Warehouse, queries: PostgresQueries) -> None:
@@ -173,6 +216,7 @@ def test_declared_views_are_known(warehouse: rt.Warehouse, queries: PostgresQuer
     assert rows(queries, "SELECT most FROM biggest") == [(50,)]
 
 
+@pytest.mark.parametrize("handle", ["in its process"], indirect=True)  # nothing of the service is asked
 @pytest.mark.parametrize(
     "sql",
     [

@@ -1,4 +1,4 @@
-"""Any history of a warehouse in PostgreSQL, cut into any steps, equals a plain dictionary; by both ways of reading."""
+"""Any history of a warehouse in PostgreSQL, cut into any steps, equals a plain dictionary; by all ways of reading."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 import righttime as rt
 from righttime.changes.expressions import Expression
+from righttime.flight.server import FlightService
+from righttime.flight.warehouse import open_remote
 from righttime.query.postgres_queries import PostgresQueries
 from righttime.service import Engine
 from tests.support.postgres import TempPostgres
-from tests.support.postgres_warehouse import fresh_database
+from tests.support.postgres_warehouse import fresh_database, reader_of
 
 KEYS = st.integers(0, 6)
 CHANGES = st.one_of(
@@ -39,14 +41,17 @@ def url(postgres: TempPostgres) -> Iterator[str]:
 
 
 class History:
-    """A warehouse and its model, side by side."""
+    """A warehouse and its model, side by side. A client of a service asks, too, and stays the same over restarts."""
 
     def __init__(self, url: str, folder: Path, number: int) -> None:
         self.url = url
         self.options: dict[str, Any] = {"state_dir": folder, "table_schema": f"t{number}", "ledger_schema": f"l{number}"}
         self.model: dict[int, int] = {}
+        self.port = 0
         self.open()
         self.warehouse.create_table("stock", "sku INT, qty INT", keys=["sku"])
+        self.client = open_remote(self.service.address)
+        self.elsewhere = self.client._open_database(reader_of(url))
 
     def open(self) -> None:
         self.warehouse = rt.open(self.url, **self.options)
@@ -59,14 +64,21 @@ class History:
             engine.consumer,
             schemas=engine.schemas,
             views=engine.views,
-            path_of=store.path_of,
             settings=engine.settings,
         )
         self.producer = self.warehouse.producer(name="till")
+        self.service = FlightService(self.warehouse, engine, port=self.port)
+        self.port = self.service.port
 
     def close(self) -> None:
         self.queries.close()
+        self.service.stop()
         self.warehouse.close()
+
+    def leave(self) -> None:
+        self.elsewhere.close()
+        self.client.close()
+        self.close()
 
     def run(self, step: Step) -> None:
         name, changes = step
@@ -113,7 +125,8 @@ class History:
     def check(self) -> None:
         wanted = sorted(self.model.items())
         assert sorted(self.warehouse.read("stock").rows()) == wanted
-        assert self.queries.sql("SELECT sku, qty FROM stock ORDER BY sku").rows() == wanted
+        for queries in (self.queries, self.elsewhere):
+            assert queries.sql("SELECT sku, qty FROM stock ORDER BY sku").rows() == wanted
 
 
 def test_any_history_equals_its_model(url: str, tmp_path: Path) -> None:
@@ -129,6 +142,6 @@ def test_any_history_equals_its_model(url: str, tmp_path: Path) -> None:
                 history.run(step)
             history.check()
         finally:
-            history.close()
+            history.leave()
 
     check()

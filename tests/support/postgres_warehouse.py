@@ -45,6 +45,14 @@ def fresh_schemas(server: TempPostgres) -> Iterator[dict[str, Any]]:
             connection.execute(f"DROP SCHEMA IF EXISTS {name}, {name}_ledger CASCADE".encode())
 
 
+def reader_of(url: str) -> str:
+    """Return the address of a database for somebody who may read all of it and write nothing."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = 'rt_reader'").fetchall():
+            connection.execute("CREATE ROLE rt_reader LOGIN IN ROLE pg_read_all_data")
+    return url.replace("postgres@", "rt_reader@")
+
+
 def named(server: TempPostgres, name: str) -> str:
     """Return the address of the server for somebody whose connections shall be known by a name, and need not wait for the disk."""
     return f"{server.url}?application_name={name}&options=-csynchronous_commit%3Doff"

@@ -328,7 +328,7 @@ class Database(PostgresQueries):
     def __init__(self, warehouse: MemoryWarehouse) -> None:
         address, nothing = Address.of("postgresql://db/shop", load_settings()), cast(Any, None)
         views = {"rates": "SELECT sku, rate FROM price"}
-        super().__init__(address, nothing, nothing, schemas=warehouse._schemas, views=views, path_of=nothing, settings=nothing)
+        super().__init__(address, nothing, nothing, schemas=warehouse._schemas, views=views, settings=nothing)
         self.freshness: list[Any] = []
         self._warehouse = warehouse
 

@@ -99,6 +99,7 @@
     │   │   └── CommitsMixed     warehouse.commits_mixed
     │   ├── AdoptionRefused      table.adoption_refused
     │   ├── DatabaseUnreachable  database.unreachable    (retryable)
+    │   ├── OtherDatabase        database.other
     │   ├── StateInDoubt         warehouse.in_doubt      (retryable)
     │   ├── WriterLost           warehouse.writer_lost
     │   ├── RightsMissing        database.rights
@@ -246,6 +247,7 @@ from righttime.errors.warehouses import (
     ForeignCommit,
     JavaMissing,
     NotAWarehouse,
+    OtherDatabase,
     RightsMissing,
     RowsMoved,
     SchemaChanged,
@@ -328,6 +330,7 @@ __all__ = [
     "NullNotAllowed",
     "OperationFailed",
     "OperationRefused",
+    "OtherDatabase",
     "ProducerClosed",
     "ProjectNotWritten",
     "ProjectTaken",

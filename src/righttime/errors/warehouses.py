@@ -73,6 +73,13 @@ class DatabaseUnreachable(WarehouseError):
     retryable = True
 
 
+class OtherDatabase(WarehouseError):
+    """{path} is not the database that has this warehouse, though it may be a copy or a replica of it.
+    Give the address of the server and the database that the service has open."""
+
+    code = "database.other"
+
+
 class StateInDoubt(WarehouseError):
     """Nobody knows yet whether state {state} was committed: {reason}.
     Until the database tells, nothing is committed or answered; make sure that it can be reached, and try again."""

@@ -28,6 +28,7 @@ HEADER = "authorization"
 _IN_WORDS = {
     "hello": "let you in",
     "catalog": "tell its tables",
+    "database": "tell its database",
     "session.open": "open a producer",
     "snapshot.take": "answer a query",
     "group.take": "answer a query",

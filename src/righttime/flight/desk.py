@@ -72,6 +72,7 @@ class Desk:
             "session.batch": (WRITE, loading.known_batch),
             "session.await": (WRITE, loading.await_requests),
             "session.drop": (WRITE, loading.drop_uploads),
+            "database": (READ, reading.database),
             "snapshot.take": (READ, reading.take),
             "snapshot.release": (READ, reading.release),
             "snapshot.issue": (READ, reading.issue),

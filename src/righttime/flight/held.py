@@ -21,6 +21,7 @@ from righttime.changes.schema import TableSchema
 from righttime.errors import BadMessage, LeaseExpired, ServiceBusy, TooManySnapshots, WarehouseDamaged
 from righttime.flight.frames import Message, typed
 from righttime.query.contract import Contract
+from righttime.query.postgres_cut import CutTable
 from righttime.query.snapshot import Snapshot, Snapshots
 from righttime.settings import Settings
 from righttime.telemetry import METRICS, get_log
@@ -57,7 +58,7 @@ class HeldTable:
 
 @dataclass(slots=True)
 class Held:
-    """One held snapshot; whoever knows its id may read it."""
+    """One held snapshot; whoever knows its id may read it: `tables` by their files, or `cuts` by a client that is in the database itself."""
 
     snapshot_id: str
     snapshot: Snapshot
@@ -67,6 +68,7 @@ class Held:
     granted_s: float
     stack: ExitStack
     tables: dict[str, HeldTable] = field(default_factory=dict)
+    cuts: dict[str, CutTable] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -90,7 +92,9 @@ class HeldSnapshots:
         self._streams = 0
         self._fewer = threading.Condition(self._lock)
 
-    def take(self, snapshot_id: str, contract: Contract, take: Callable[[], AbstractContextManager[Snapshot]], *, grant: str) -> Held:
+    def take(
+        self, snapshot_id: str, contract: Contract, take: Callable[[], AbstractContextManager[Snapshot]], *, grant: str, in_database: bool = False
+    ) -> Held:
         """Take a snapshot and hold it; asking again under the same id gives the same one."""
         with self._lock:
             known = self._held.keys() | self._taking.keys()
@@ -101,19 +105,20 @@ class HeldSnapshots:
         try:
             with turn.lock:
                 held = self._held.get(snapshot_id)
-                return held if held is not None else self._take(snapshot_id, contract, take, grant)
+                return held if held is not None else self._take(snapshot_id, contract, take, grant, in_database=in_database)
         finally:
             with self._lock:
                 turn.waiting -= 1
                 if not turn.waiting:  # not before: whoever comes next must not take it beside one that still waits here
                     del self._taking[snapshot_id]
 
-    def _take(self, snapshot_id: str, contract: Contract, take: Callable[[], AbstractContextManager[Snapshot]], grant: str) -> Held:
+    def _take(self, snapshot_id: str, contract: Contract, take: Callable[[], AbstractContextManager[Snapshot]], grant: str, *, in_database: bool) -> Held:
         with ExitStack() as stack:
             snapshot = stack.enter_context(take())
-            tables = {name: self._table(snapshot, name) for name in snapshot.tables}
+            tables = {} if in_database else {name: self._table(snapshot, name) for name in snapshot.tables}
+            cuts = {name: self._snapshots.in_database(table) for name, table in snapshot.tables.items()} if in_database else {}
             now_s = self._clock.monotonic_s()
-            held = Held(snapshot_id, snapshot, contract, grant, now_s, now_s, stack.pop_all(), tables)
+            held = Held(snapshot_id, snapshot, contract, grant, now_s, now_s, stack.pop_all(), tables, cuts)
         with self._lock:
             self._held[snapshot_id] = held
         self._count()
@@ -160,6 +165,7 @@ class HeldSnapshots:
         if held is not None:
             self._count()
             held.tables.clear()
+            held.cuts.clear()
             held.stack.close()
         return held
 

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from righttime.catalyst.producer import OwnRows
 from righttime.changes.operations import Numbers
 from righttime.changes.schema import TableSchema
 from righttime.errors import LeaseExpired, RightTimeError, SqlFailed
+from righttime.flight.cuts import cut_of
 from righttime.flight.failures import failure_from_text
 from righttime.flight.frames import Message, typed, write_frame
 from righttime.flight.records import contract_record
@@ -33,6 +35,7 @@ from righttime.pipeline.spark import SparkOwner, _all_nullable
 from righttime.query.answer import Answer
 from righttime.query.consumer import Consumer, Plan
 from righttime.query.contract import Contract
+from righttime.query.postgres_cut import CutTable
 from righttime.telemetry import get_log
 
 log = get_log("flight")
@@ -68,10 +71,11 @@ class RemoteTable:
 
 @dataclass(slots=True)
 class RemoteSnapshot:
-    """What one query may read; `issued` once its receipt has let it go. Where a late answer is taken: its cut, late sources, the last commit of each."""
+    """What one query may read, of files or of tables in the service's database; `issued` once its receipt has let it go. Where a late answer is taken:
+    its cut, late sources, the last commit of each."""
 
     snapshot_id: str
-    tables: Mapping[str, RemoteTable]
+    tables: Mapping[str, Any]
     issued: bool = field(default=False)
     cut_us: int | None = None
     late: Mapping[str, int] = field(default_factory=dict)
@@ -110,12 +114,21 @@ class RemoteSnapshots:
 
     @contextmanager
     def take(
-        self, tables: Sequence[str], contract: Contract, *, own: OwnRows | None = None, together: Mapping[str, Any] | None = None
+        self,
+        tables: Sequence[str],
+        contract: Contract,
+        *,
+        own: OwnRows | None = None,
+        together: Mapping[str, Any] | None = None,
+        in_database: bool = False,
     ) -> Iterator[RemoteSnapshot]:
-        """Hold one state of `tables` at the service until the block ends; `together` with others, at a time that was chosen for all."""
+        """Hold one state of `tables` at the service until the block ends; `together` with others, at a time that was chosen for all; or as tables
+        `in_database`, for a session of this client there."""
         snapshot_id = uuid.uuid4().hex
         own_record, session, uploads = self._own(own)
         header = {"snapshot": snapshot_id, "tables": list(tables), "contract": contract_record(contract), "own": own_record, **(together or {})}
+        if in_database:
+            header["in_database"] = True
         snapshot = RemoteSnapshot(snapshot_id, {})
         try:
             answer = self._transport.call("snapshot.take" if together is None else "group.take", header, timeout_s=contract.wait_s)
@@ -123,8 +136,7 @@ class RemoteSnapshots:
             snapshot.cut_us = answer.optional_number("cut")
             if snapshot.cut_us is not None:
                 snapshot.late, snapshot.inside = answer.mapping("late"), answer.mapping("inside")
-            places = self._places_of(answer.mapping("places"))
-            snapshot.tables = {name: self._table(name, record, answer, snapshot_id, places) for name, record in answer.mapping("tables").items()}
+            snapshot.tables = self._cuts(answer, snapshot_id) if in_database else self._tables(answer, snapshot_id)
             yield snapshot
         finally:
             self._renewals.remove(snapshot_id)
@@ -152,6 +164,17 @@ class RemoteSnapshots:
         if places.given != given:
             places = self._places = Places(given)
         return places
+
+    def _cuts(self, answer: Message, snapshot_id: str) -> dict[str, CutTable]:
+        def fetch(name: str, asked: Mapping[str, Any], parts: Sequence[bytes]) -> pa.Table:
+            return self._transport.rows({"snapshot": snapshot_id, "table": name, **asked}, parts)
+
+        tables = answer.mapping("tables").items()
+        return {name: cut_of(self._schemas[name], Message(typed(record, dict, what="a table")), answer, partial(fetch, name)) for name, record in tables}
+
+    def _tables(self, answer: Message, snapshot_id: str) -> dict[str, RemoteTable]:
+        places = self._places_of(answer.mapping("places"))
+        return {name: self._table(name, record, answer, snapshot_id, places) for name, record in answer.mapping("tables").items()}
 
     def _table(self, name: str, record: object, answer: Message, snapshot_id: str, places: Places) -> RemoteTable:
         table = Message(typed(record, dict, what="a table"))
@@ -205,12 +228,12 @@ class RemoteConsumer(Consumer):
 
     def read(self, table: str, **asked: Any) -> Answer:
         """Answer with one table, without Spark."""
-        return _once_more(lambda: Consumer.read(self, table, **asked))
+        return once_more(lambda: Consumer.read(self, table, **asked))
 
     def _answer_sql(self, text: str, contract: Contract, parameters: Sequence[Any], own: OwnRows | None) -> Answer:
         if own is not None:  # whether the service still has all of them is not known here
             return super()._answer_sql(text, contract, parameters, own)
-        return _once_more(lambda: Consumer._answer_sql(self, text, contract, parameters, None))
+        return once_more(lambda: Consumer._answer_sql(self, text, contract, parameters, None))
 
     def _rows(self, table: Any, columns: Sequence[str] | None) -> pa.Table:
         """Let the service send what is wanted, and nothing else."""
@@ -236,7 +259,7 @@ class RemoteConsumer(Consumer):
         return receipt
 
 
-def _once_more(ask: Callable[[], Answer]) -> Answer:
+def once_more(ask: Callable[[], Answer]) -> Answer:
     """Ask again if the service has forgotten the query, which a restart makes it do: nothing was answered yet, and a newer state is as fresh as asked."""
     try:
         return ask()

@@ -6,7 +6,7 @@ Promise: the client says what it asked and what it got; what was read and how fr
 """
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from righttime.catalyst.producer import OwnRows
-from righttime.errors import BadMessage, LeaseExpired, UnknownTable, VersionGone, WarehouseDamaged
+from righttime.errors import BadMessage, BadSetting, LeaseExpired, UnknownTable, VersionGone, WarehouseDamaged
 from righttime.flight.access import Grant
+from righttime.flight.cuts import cut_record, hot_rows
 from righttime.flight.frames import Message, typed
 from righttime.flight.held import Held, HeldSnapshots
 from righttime.flight.loading_calls import LoadingCalls
@@ -71,9 +72,11 @@ class ReadingCalls:
         snapshot_id = message.text("snapshot")
         if len(snapshot_id) < 32:
             raise BadMessage(reason="the id of a snapshot is a secret of at least 32 characters")
-        own = message.header.get("own")
-        held = self.held.take(snapshot_id, contract, lambda: self._snapshot(tables, contract, own, grant), grant=grant.name)
-        return self._described(held)
+        own, in_database = message.header.get("own"), message.header.get("in_database") is True
+        if in_database:
+            self._server()
+        held = self.held.take(snapshot_id, contract, lambda: self._snapshot(tables, contract, own, grant), grant=grant.name, in_database=in_database)
+        return self._in_database(held) if in_database else self._described(held)
 
     def _snapshot(self, tables: list[str], contract: Contract, own: object, grant: Grant) -> AbstractContextManager[Snapshot]:
         return self._engine.snapshots.take(sorted(set(tables)), contract, own=None if own is None else self._own(own, grant))
@@ -83,6 +86,22 @@ class ReadingCalls:
         session = self._loading.sessions.get(message.text("session"), grant=grant.name)
         with session.guard:
             return OwnRows(session.local.source, self._loading.bypass_of(session, message.header.get("bypass", {})))
+
+    def _in_database(self, held: Held) -> tuple[Answer, list[bytes]]:
+        parts: list[bytes] = []
+        tables = {name: cut_record(cut, parts) | {"own": held.snapshot.tables[name].own.rows > 0} for name, cut in held.cuts.items()}
+        return {"tables": tables}, parts
+
+    def database(self, _message: Message, _grant: Grant) -> Answer:
+        """Tell which database has the tables, and where in it they are, to a client that will ask it itself."""
+        server = self._server()
+        return {"server": server(), "tables": self._engine.foundation.table_schema, "ledger": self._engine.settings.ledger_schema}
+
+    def _server(self) -> Callable[[], str]:
+        server = self._engine.foundation.server
+        if server is None:
+            raise BadSetting(name="database", reason="the service has a folder of Delta tables and no database; connect without it, and ask in Spark SQL")
+        return server
 
     def _described(self, held: Held) -> tuple[Answer, list[bytes]]:
         parts: list[bytes] = []
@@ -115,10 +134,15 @@ class ReadingCalls:
 
     def rows(self, message: Message) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Return the rows of some files of a held snapshot, as a stream, without the first ones that are to be skipped: a reader has them already.
+        Of a table in the database, hot rows.
 
         The snapshot's id is the right to read it.
         """
         held = self.held.get(message.text("snapshot"))
+        cut = held.cuts.get(message.text("table"))
+        if cut is not None:
+            schema, batches = hot_rows(cut, message)
+            return schema, self._streamed(held, batches)
         table = held.tables.get(message.text("table"))
         if table is None:
             raise BadMessage(reason="the snapshot has no such table")

@@ -153,9 +153,9 @@ class Transport:
             raise _Cut("an upload was not answered")
         return read_frame(answer, bytes_max=_FRAME_BYTES_MAX)
 
-    def rows(self, ticket: Mapping[str, Any]) -> pa.Table:
+    def rows(self, ticket: Mapping[str, Any], parts: Sequence[Any] = ()) -> pa.Table:
         """Read a whole stream of rows, from its beginning if the connection breaks."""
-        frame = write_frame(ticket).to_pybytes()
+        frame = write_frame(ticket, parts).to_pybytes()
         table: pa.Table = self._patiently(lambda _: self._rows(frame), None)
         return table
 

@@ -20,6 +20,7 @@ from righttime.changes.durations import Duration, duration_us
 from righttime.changes.schema import TableSchema
 from righttime.errors import BadMessage, BadSetting, NotAWarehouse, RightTimeError, UnknownTable, WarehouseClosed
 from righttime.flight.access import Bearer
+from righttime.flight.database import DatabaseQueries, HeldElsewhere, open_database
 from righttime.flight.frames import Message
 from righttime.flight.handle import ServiceHandle, close_opened
 from righttime.flight.leaving import Leaver
@@ -139,8 +140,8 @@ class RemoteWarehouse(ServiceHandle):
         self._spark = SparkOwner(settings)
         self._staging = Staging(self._spark, settings)
         self._renewals = Renewals(transport, round_s=min(settings.session_ttl_s, settings.snapshot_ttl_s) / 3)
-        snapshots = RemoteSnapshots(transport, self._renewals, schemas=self._schemas, session_of=lambda source: self._sessions.get(source))
-        self._consumer = RemoteConsumer(snapshots, None, self._spark, schemas=self._schemas, views=self._views, settings=settings)  # type: ignore[arg-type]
+        self._snapshots = RemoteSnapshots(transport, self._renewals, schemas=self._schemas, session_of=lambda source: self._sessions.get(source))
+        self._consumer = RemoteConsumer(self._snapshots, None, self._spark, schemas=self._schemas, views=self._views, settings=settings)  # type: ignore[arg-type]
         self._consumer.verifier = self.verify
         self._port = Port(
             schemas=self._schemas,
@@ -154,6 +155,11 @@ class RemoteWarehouse(ServiceHandle):
             producers_changed=lambda: None,
             check_storable=check_storable if hello.text("values") == "postgresql" else anything_goes,
         )
+
+    def _open_database(self, database: str) -> DatabaseQueries:
+        """Open a session for a connection whose queries the service's database answers itself, on a login of this client."""
+        held = HeldElsewhere(self._snapshots, self._refuse_closed)
+        return open_database(database, self._transport, held, self._reading, catalog=self._catalog, settings=self._settings)
 
     def _catalog(self) -> tuple[dict[str, TableSchema], dict[str, str]]:
         answer = self._transport.call("catalog")

@@ -26,6 +26,8 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 Query = str | sql.SQL | sql.Composed
 
 SERVER_MIN = 140000  # scans of ctid ranges, hashes of ctid
+# Which database of which server, as everybody may ask it: two servers, a copy among them, were not started at the same microsecond.
+SERVER = "(SELECT extract(epoch FROM pg_postmaster_start_time())::text || '/' || oid::text FROM pg_database WHERE datname = current_database())"
 _CONNECT_S = 10
 _TABLE_SCHEMA = "public"
 _PORTS = frozenset("0123456789,")

@@ -96,6 +96,7 @@ def connect(
     target: Any,
     *,
     opener: Callable[..., Warehouse] | None = None,
+    open_queries: Callable[[Any], Queries] | None = None,
     name: str | None = None,
     policy: Any = None,
     wait: Duration | None = None,
@@ -103,7 +104,8 @@ def connect(
 ) -> "Connection":
     """Connect to a warehouse, or to what `opener(target, **settings)` opens; only what was opened here is closed with the connection.
 
-    `name` and `policy` are those of the producer that inserts; `wait` is how long each query waits for its freshness.
+    `name` and `policy` are those of the producer that inserts; `wait` is how long each query waits for its freshness; `open_queries` opens a database
+    that answers instead of the warehouse.
     """
     if opener is None and not callable(getattr(target, "producer", None)):
         raise InterfaceError(f"Nothing here can open {target!r}. Connect with righttime.connect(), or pass a warehouse.", code="connection.no_opener")
@@ -111,7 +113,13 @@ def connect(
         if wait is not None:
             duration_us(wait, what="wait")
         warehouse: Warehouse = target if opener is None else opener(target, **settings)
-    return Connection(warehouse, owned=opener is not None, name=name, policy=policy, wait=wait)
+        try:
+            queries = None if open_queries is None else open_queries(warehouse)
+        except BaseException:
+            if opener is not None:
+                warehouse.close()
+            raise
+    return Connection(warehouse, owned=opener is not None, name=name, policy=policy, wait=wait, queries=queries)
 
 
 class Connection:
@@ -128,13 +136,22 @@ class Connection:
     ProgrammingError: ClassVar = ProgrammingError
     NotSupportedError: ClassVar = NotSupportedError
 
-    def __init__(self, warehouse: Warehouse, *, owned: bool, name: str | None = None, policy: Any = None, wait: Duration | None = None) -> None:
+    def __init__(
+        self,
+        warehouse: Warehouse,
+        *,
+        owned: bool,
+        name: str | None = None,
+        policy: Any = None,
+        wait: Duration | None = None,
+        queries: Queries | None = None,
+    ) -> None:
         self._open_warehouse: Warehouse | None = warehouse
         self._owned = owned
         self._producer_options = {key: value for key, value in (("name", name), ("policy", policy)) if value is not None}
         self._wait = wait
         self._producer: Producer | None = None
-        self._queries: Queries | None = None
+        self._queries = queries
         self._freshness_us: dict[str, int] = {}
         self._freshness_default_us: int | None = None
         self._plans: OrderedDict[str, InsertPlan | ChangePlan] = OrderedDict()

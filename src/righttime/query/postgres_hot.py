@@ -8,29 +8,25 @@ Everything is done inside the query's transaction, so it is kept or undone with 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 from psycopg import sql
 
 from righttime.catalyst.ends import NONE, among
-from righttime.catalyst.segments import rows_of
-from righttime.catalyst.table import Slice
 from righttime.changes.operations import Numbers
-from righttime.changes.rows import table_of
 from righttime.changes.schema import TableSchema
 from righttime.ledger.postgres_connect import Address, Connection
-from righttime.query.snapshot import TableSnapshot
+from righttime.query.postgres_cut import ID, CutTable, numbered
 from righttime.warehouse.postgres_catalog import Found
 from righttime.warehouse.postgres_encode import copy_blocks
-from righttime.warehouse.postgres_places import Tids, places_of
+from righttime.warehouse.postgres_places import Tids
 from righttime.warehouse.postgres_types import sql_type
 
-_ID = "_righttime_id"
 _VACUUM_ROWS = 1000
-_BATCH_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,25 +80,21 @@ class HotTable:
         columns = [sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(sql_type(field))) for name, field in zip(names, self._table.columns, strict=True)]
         # An interrupt may have come between the transaction's end and the note of it.
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}, {} CASCADE").format(self._hot, self._gone))
-        connection.execute(sql.SQL("CREATE TEMP TABLE {} ({} bigint, {})").format(self._hot, sql.Identifier(_ID), sql.SQL(", ").join(columns)))
+        connection.execute(sql.SQL("CREATE TEMP TABLE {} ({} bigint, {})").format(self._hot, sql.Identifier(ID), sql.SQL(", ").join(columns)))
         connection.execute(sql.SQL("CREATE TEMP TABLE {} (place tid)").format(self._gone))
 
-    def fill(self, connection: Connection, table: TableSnapshot, found: Found, own: pa.Table) -> Kept:
-        """Bring the temporary tables to the cut; return what they hold, for `keep` once the transaction is committed. `own` are rows without ids."""
-        gone = places_of(found, table.hidden.stored).ctids
-        self._change(connection, sql.SQL("DELETE FROM {} WHERE place = ANY(%s)").format(self._gone), _missing(self._kept.gone, gone), tids=True)
-        new_places = _missing(gone, self._kept.gone)
+    def fill(self, connection: Connection, cut: CutTable) -> Kept:
+        """Bring the temporary tables to the cut; return what they hold, for `keep` once the transaction is committed."""
+        self._change(connection, sql.SQL("DELETE FROM {} WHERE place = ANY(%s)").format(self._gone), _missing(self._kept.gone, cut.gone), tids=True)
+        new_places = _missing(cut.gone, self._kept.gone)
         if len(new_places):
             connection.execute(sql.SQL("INSERT INTO {} SELECT unnest(%s)").format(self._gone), (Tids(new_places),))
-        parts = [(part, _ids(part)) for slices in table.lanes.values() for part in slices]
-        ids = np.sort(np.concatenate([NONE, *(numbers for _, numbers in parts)]))
-        visible = ids[~among(ids, table.hidden.hot)]
-        delete = sql.SQL("DELETE FROM {} WHERE {} = ANY(%s)").format(self._hot, sql.Identifier(_ID))
-        self._change(connection, delete, _missing(self._kept.ids, visible), tids=False)
-        new = _missing(visible, self._kept.ids)
+        delete = sql.SQL("DELETE FROM {} WHERE {} = ANY(%s)").format(self._hot, sql.Identifier(ID))
+        self._change(connection, delete, _missing(self._kept.ids, cut.ids), tids=False)
+        own = cut.own()
         own_ids = -np.arange(1, own.num_rows + 1, dtype=np.int64)
-        self._copy(connection, self._rows(parts if len(new) else [], new, own, own_ids))
-        return Kept(np.concatenate([own_ids[::-1], visible]), gone)
+        self._copy(connection, chain(cut.rows(_missing(cut.ids, self._kept.ids)), numbered(own, own_ids)))
+        return Kept(np.concatenate([own_ids[::-1], cut.ids]), cut.gone)
 
     def keep(self, kept: Kept) -> None:
         """Note what the tables hold."""
@@ -128,37 +120,10 @@ class HotTable:
         if first is None:
             return
         with connection.cursor().copy(sql.SQL("COPY {} FROM STDIN (FORMAT binary)").format(self._hot)) as copying:
-            for block in copy_blocks(_chained(first, batches)):
+            for block in copy_blocks(chain([first], batches)):
                 copying.write(block)
-
-    def _rows(self, parts: Sequence[tuple[Slice, Numbers]], new: Numbers, own: pa.Table, own_ids: Numbers) -> Iterator[pa.RecordBatch]:
-        """Yield the rows with these ids, and the producer's own, each with its id in front."""
-        for part, ids in parts:
-            wanted = among(ids, new)
-            if wanted.any():
-                yield from _numbered(rows_of([part], self._table.columns).filter(pa.array(wanted)), ids[wanted])
-        yield from _numbered(own, own_ids)
-
-
-def own_rows(table: TableSnapshot, files: pa.Table) -> pa.Table:
-    """Return the rows of the connection's open transaction that are in no lane."""
-    return pa.concat_tables([table_of(table.own.chunks, table.schema.columns), files])
-
-
-def _ids(part: Slice) -> Numbers:
-    runs = [np.arange(first, first + rows, dtype=np.int64) for first, rows in part.piece.runs(part.start, part.stop)]
-    return runs[0] if len(runs) == 1 else np.concatenate([NONE, *runs])
 
 
 def _missing(values: Numbers, ascending: Numbers) -> Numbers:
     """Return the values that are not in an ascending array."""
     return values[~among(values, ascending)]
-
-
-def _numbered(rows: pa.Table, ids: Numbers) -> Iterator[pa.RecordBatch]:
-    yield from rows.add_column(0, _ID, pa.array(ids)).combine_chunks().to_batches(max_chunksize=_BATCH_ROWS)
-
-
-def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import psycopg
 import pyarrow as pa
@@ -21,21 +21,29 @@ from psycopg import sql
 
 from righttime.catalyst.producer import OwnRows
 from righttime.changes.schema import TableSchema
-from righttime.errors import DatabaseUnreachable, SqlFailedInDatabase, SqlRefused, UnknownTable, WarehouseClosed
-from righttime.ledger.postgres_connect import Address, Connection, connect, first_line, is_lost, run, set_up
+from righttime.errors import (
+    DatabaseUnreachable,
+    LeaseExpired,
+    OtherDatabase,
+    RightsMissing,
+    SqlFailedInDatabase,
+    SqlRefused,
+    UnknownTable,
+    WarehouseClosed,
+)
+from righttime.ledger.postgres_connect import SERVER, Address, Connection, coded_errors, connect, first_line, is_lost, run, set_up
 from righttime.query.answer import Answer
 from righttime.query.consumer import Consumer
 from righttime.query.contract import Contract
 from righttime.query.parameters import placeholders_text
 from righttime.query.postgres_answers import collect, plain_texts
-from righttime.query.postgres_hot import HotTable, Kept, own_rows
+from righttime.query.postgres_cut import CutTable
+from righttime.query.postgres_hot import HotTable
 from righttime.query.postgres_statement import MARK, PostgresStatement, postgres_statement, views_behind
 from righttime.query.question import SqlAnswers
-from righttime.query.snapshot import Snapshots, TableSnapshot
-from righttime.query.stored import HeldTables, read_files
 from righttime.settings import Settings
 from righttime.telemetry import get_log
-from righttime.warehouse.store import DataFile
+from righttime.warehouse.postgres_hold import Moment
 
 log = get_log("postgres")
 
@@ -55,9 +63,20 @@ WHERE p.proname = ANY(%s) AND p.pronamespace <> 'pg_catalog'::regnamespace AND p
 """
 
 
+# What SET TRANSACTION SNAPSHOT says of a name that nobody holds any more; servers of different age say different things.
+_NOT_HELD = (psycopg.errors.UndefinedObject, psycopg.errors.InvalidParameterValue, psycopg.errors.ObjectNotInPrerequisiteState)
+
+
 def is_postgres_query(text: str) -> bool:
     """Tell whether the query of a receipt was PostgreSQL's SQL."""
     return text.startswith(MARK)
+
+
+class Cuts(Protocol):
+    """Where a session gets its tables from: snapshots that this process takes, or those that a service holds for it."""
+
+    def take(self, tables: Sequence[str], contract: Contract, *, own: OwnRows | None = None) -> AbstractContextManager[Any]: ...
+    def in_database(self, table: Any, /) -> CutTable: ...
 
 
 class PostgresQueries(SqlAnswers):
@@ -66,12 +85,11 @@ class PostgresQueries(SqlAnswers):
     def __init__(
         self,
         address: Address,
-        snapshots: Snapshots,
+        snapshots: Cuts,
         consumer: Consumer,
         *,
         schemas: Mapping[str, TableSchema],
         views: Mapping[str, str],
-        path_of: Callable[[TableSchema, DataFile], str],
         settings: Settings,
     ) -> None:
         self._address = address
@@ -79,10 +97,10 @@ class PostgresQueries(SqlAnswers):
         self._consumer = consumer
         self._schemas = schemas
         self._views = views
-        self._path_of = path_of
         self._settings = settings
         self._guard = threading.Lock()
         self._connection: Connection | None = None
+        self._server = self._life = ""
         self._closed = False
         self._tables: dict[str, HotTable] = {}
         self._others: set[str] = set()
@@ -116,7 +134,7 @@ class PostgresQueries(SqlAnswers):
         run = partial(self.run, statement, parameters=parameters, lock_wait_s=lock_wait_s)
         return self._consumer.answer(MARK + statement.text, texts, contract, taken, run)
 
-    def rerun(self, text: str, tables: Mapping[str, TableSnapshot], parameters: Sequence[Any]) -> pa.Table:
+    def rerun(self, text: str, tables: Mapping[str, Any], parameters: Sequence[Any]) -> pa.Table:
         """Run the query of a receipt again."""
         return self.run(postgres_statement(text.removeprefix(MARK)), tables, parameters=parameters, lock_wait_s=self._address.lock_wait_s)
 
@@ -130,24 +148,28 @@ class PostgresQueries(SqlAnswers):
                     raise SqlRefused(reason=f"{schema}.{name} would be read without its hot rows", way_out=f"Write {name}, without a schema.")
         return sorted(found)
 
-    def run(self, statement: PostgresStatement, tables: Mapping[str, TableSnapshot], *, parameters: Sequence[Any], lock_wait_s: float) -> pa.Table:
-        """Run a statement over exactly these tables and collect it; once more in a new session if the old one is gone."""
+    def run(self, statement: PostgresStatement, tables: Mapping[str, Any], *, parameters: Sequence[Any], lock_wait_s: float) -> pa.Table:
+        """Run a statement over exactly these tables of a snapshot and collect it; once more in a new session if the old one is gone."""
+        cuts = {name: self._snapshots.in_database(table) for name, table in tables.items()}
         with self._guard:
             try:
-                return self._run(statement, tables, parameters, lock_wait_s)
+                return self._run(statement, cuts, parameters, lock_wait_s)
             except DatabaseUnreachable:
-                return self._run(statement, tables, parameters, lock_wait_s)
+                return self._run(statement, cuts, parameters, lock_wait_s)
 
-    def _run(self, statement: PostgresStatement, tables: Mapping[str, TableSnapshot], parameters: Sequence[Any], lock_wait_s: float) -> pa.Table:
+    def _run(self, statement: PostgresStatement, tables: Mapping[str, CutTable], parameters: Sequence[Any], lock_wait_s: float) -> pa.Table:
+        any_table = next(iter(tables.values()), None)
         try:
-            connection = self._session(lock_wait_s)
+            connection = self._session(lock_wait_s, any_table)
             self._prepare(connection, statement, tables)
-            return self._answered(connection, statement, tables, parameters)
+            return self._answered(connection, statement, tables, None if any_table is None else any_table.moment, parameters)
         except psycopg.Error as error:
             reason = str(error).strip().splitlines()[0]
             if is_lost(error) or self._connection is None or self._connection.broken:
                 self._forget()
                 raise DatabaseUnreachable(path=self._address.name, reason=reason) from error
+            if isinstance(error, psycopg.errors.InsufficientPrivilege):
+                raise RightsMissing(path=self._address.name, step="answer the query", reason=reason) from error
             unknown = self._unknown(statement, reason) if isinstance(error, psycopg.errors.UndefinedTable) else None
             if unknown is not None:
                 raise UnknownTable(table=unknown, known=", ".join(sorted([*self._schemas, *self._views])) or "none") from error
@@ -158,6 +180,12 @@ class PostgresQueries(SqlAnswers):
         names = [".".join(pair) for pair in statement.qualified] + [name for name in statement.names if name not in self._schemas]
         return next((name for name in names if re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", reason)), None)
 
+    def begin(self, server: str) -> None:
+        """Begin the session now; raise `OtherDatabase` if it would not be on this server."""
+        with self._guard, coded_errors(self._address, step="connect"):
+            self._connect()
+            self._refuse_other(server, self._address.tables)
+
     def close(self) -> None:
         """End the session, and with it its temporary tables."""
         with self._guard:
@@ -166,21 +194,37 @@ class PostgresQueries(SqlAnswers):
 
     # -- the session -------------------------------------------------------------------------------------------------
 
-    def _session(self, lock_wait_s: float) -> Connection:
+    def _session(self, lock_wait_s: float, asked: CutTable | None) -> Connection:
+        """Return the session, set up as for every query; a new one if there is none, or if what it has is of no use for the table that is asked for."""
         if self._closed:
             raise WarehouseClosed(path=self._address.name)
-        if self._connection is None or self._connection.closed:
-            self._forget()
-            self._connection = connect(self._address)
-            plain_texts(self._connection)
+        fits = asked is None or (asked.moment.server == self._server and self._life in ("", asked.life))
+        if self._connection is None or self._connection.closed or not fits:
+            self._connect()
+        if asked is not None:
+            self._refuse_other(asked.moment.server, asked.moment.schema)
+            self._life = asked.life
+        assert self._connection is not None
         # Each query finds the session as every other: whatever a function may have set is not an answer's business.
         self._connection.execute("RESET ROLE")
         set_up(self._connection, lock_wait_s=lock_wait_s)
         self._connection.execute(_SEARCH_PATH)
         return self._connection
 
+    def _connect(self) -> None:
+        self._forget()
+        self._connection = connect(self._address)
+        plain_texts(self._connection)
+        ((self._server,),) = run(self._connection, f"SELECT {SERVER}")
+
+    def _refuse_other(self, server: str, schema: str) -> None:
+        """Refuse to read from here what is held elsewhere, where a service may be started anew with other tables of the same names."""
+        if (self._server, self._address.tables) != (server, schema):
+            raise OtherDatabase(path=self._address.name)
+
     def _forget(self) -> None:
         connection, self._connection = self._connection, None
+        self._life = ""
         self._tables.clear()
         self._others.clear()
         if connection is not None:
@@ -189,14 +233,13 @@ class PostgresQueries(SqlAnswers):
                 connection.execute("ROLLBACK; DISCARD TEMP")
             connection.close()
 
-    def _prepare(self, connection: Connection, statement: PostgresStatement, tables: Mapping[str, TableSnapshot]) -> None:
+    def _prepare(self, connection: Connection, statement: PostgresStatement, tables: Mapping[str, CutTable]) -> None:
         """Make every name of the statement mean something in this session, and nothing that it must not mean."""
         for name, table in tables.items():
             if name not in self._tables:
                 self._named += 1
                 self._tables[name] = HotTable(table.schema, self._named)
-            hides = any(len(positions) for positions in table.hidden.stored.values())
-            if self._tables[name].shape(connection, self._address, _held(table).found(name), hides=hides):
+            if self._tables[name].shape(connection, self._address, table.found, hides=len(table.gone) > 0):
                 self._others -= self._views.keys()  # those that stood on it are made again
         views = views_behind(statement, self._views)
         for part in (statement, *(postgres_statement(self._views[name]) for name in views)):
@@ -233,14 +276,12 @@ class PostgresQueries(SqlAnswers):
 
     # -- one query ---------------------------------------------------------------------------------------------------
 
-    def _answered(self, connection: Connection, statement: PostgresStatement, tables: Mapping[str, TableSnapshot], parameters: Sequence[Any]) -> pa.Table:
-        held = next((_held(table) for table in tables.values()), None)
-        begin = sql.SQL("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").format()
-        if held is not None:
-            begin += sql.SQL("; SET TRANSACTION SNAPSHOT {}").format(sql.Literal(held.snapshot_id()))
+    def _answered(
+        self, connection: Connection, statement: PostgresStatement, tables: Mapping[str, CutTable], moment: Moment | None, parameters: Sequence[Any]
+    ) -> pa.Table:
         try:
-            connection.execute(begin)
-            kept = {name: self._fill(connection, name, table) for name, table in tables.items()}
+            _begin(connection, moment)
+            kept = {name: self._tables[name].fill(connection, table) for name, table in tables.items()}
             rows = self._collected(connection, statement, parameters)
         except BaseException:
             if not connection.closed:
@@ -265,10 +306,6 @@ class PostgresQueries(SqlAnswers):
         except psycopg.Error as error:
             log.info("session.not_cleaned", reason=first_line(error))
 
-    def _fill(self, connection: Connection, name: str, table: TableSnapshot) -> Kept:
-        files = read_files(table.schema, [self._path_of(table.schema, file) for file in table.own.files], {})
-        return self._tables[name].fill(connection, table, _held(table).found(name), own_rows(table, files))
-
     def _collected(self, connection: Connection, statement: PostgresStatement, parameters: Sequence[Any]) -> pa.Table:
         query = statement.for_psycopg()
         with connection.cursor("righttime") as cursor:
@@ -276,6 +313,12 @@ class PostgresQueries(SqlAnswers):
             return collect(cursor, bytes_max=self._settings.answer_bytes_max)
 
 
-def _held(table: TableSnapshot) -> Any:
-    assert isinstance(table.stored, HeldTables), "a table of PostgreSQL is held"
-    return table.stored._held
+def _begin(connection: Connection, moment: Moment | None) -> None:
+    """Begin a transaction at a moment that another one holds; at any, if the query reads no table."""
+    begin = sql.SQL("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").format()
+    if moment is not None:
+        begin += sql.SQL("; SET TRANSACTION SNAPSHOT {}").format(sql.Literal(moment.snapshot))
+    try:
+        connection.execute(begin)
+    except _NOT_HELD as error:
+        raise LeaseExpired(reason=f"the transaction that held them has ended ({first_line(error)})", known=False) from error

@@ -46,7 +46,7 @@ def postgres_frame(child: SparkSession, held: Held, table: TableSchema, *, hidde
         "table": table.to_json(),
         "found": found.to_json(),
         "columns": json.dumps(chosen),
-        "snapshot": held.snapshot_id(),
+        "snapshot": held.moment().snapshot,
         "parts": json.dumps(held.parts(table.name, parts_max=_PARTS_PER_CORE * child.sparkContext.defaultParallelism)),
         "hidden": _packed(places_of(found, hidden).ctids),
     }

@@ -5,6 +5,7 @@ Out: for each table the exact stored files and the exact hot rows at the cut.
 Promise: everything comes from one state (I2), no staler than the contract (I4), and stays until the snapshot is closed (I5).
 """
 
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -31,7 +32,8 @@ from righttime.ledger.pins import PinTable
 from righttime.ledger.receipts import HotInterval, StreamReceipt, TableReceipt
 from righttime.pipeline.spark import SparkOwner
 from righttime.query.contract import Contract
-from righttime.query.stored import HoldTables, StoredTables, read_files
+from righttime.query.postgres_cut import CutTable, cut_table
+from righttime.query.stored import HeldTables, HoldTables, StoredTables, read_files
 from righttime.settings import Settings
 from righttime.warehouse.store import Store
 
@@ -120,6 +122,7 @@ class Snapshots:
         self._pins = pins
         self._schemas = schemas
         self._settings = settings
+        self._life = uuid.uuid4().hex
         self.stream_cuts: StreamCuts = lambda tables, accuracy: ()
         self.relieve: Callable[[TableSchema], None] = lambda table: None
 
@@ -275,6 +278,15 @@ class Snapshots:
         if stored is None:
             frame = table.stored.frame(child, table.schema, hidden=table.hidden.stored).unionByName(frame)
         return frame, files.images
+
+    def in_database(self, table: TableSnapshot) -> CutTable:
+        """Return this table as a session of the database takes it that holds its stored rows."""
+        assert isinstance(table.stored, HeldTables), "a table of PostgreSQL is held"
+        return cut_table(table.schema, table.stored.held, list(table.lanes.values()), table.hidden, lambda: self._own_rows(table), life=self._life)
+
+    def _own_rows(self, table: TableSnapshot) -> pa.Table:
+        """Return the rows of an open transaction that are in no lane."""
+        return pa.concat_tables([table_of(table.own.chunks, table.schema.columns), read_files(table.schema, self._own_files(table), {})])
 
     def rows(self, table: TableSnapshot) -> pa.Table:
         """Return this table at the cut as Arrow, without Spark."""

@@ -87,25 +87,25 @@ class HeldTables:
     """A transaction in PostgreSQL that sees the tables at one moment."""
 
     def __init__(self, held: Held) -> None:
-        self._held = held
+        self.held = held
 
     def files(self, table: TableSchema, version: int, *, rows: int) -> None:
         return None
 
     def rows(self, table: TableSchema, version: int, *, rows: int, hidden: Mapping[str, Numbers]) -> pa.Table:
-        return self._held.rows(table.name, hidden=hidden)
+        return self.held.rows(table.name, hidden=hidden)
 
     def pieces(self, table: TableSchema, columns: Sequence[str], *, hidden: Mapping[str, Numbers]) -> Iterator[pa.RecordBatch]:
-        return self._held.pieces(table.name, columns, hidden=hidden)
+        return self.held.pieces(table.name, columns, hidden=hidden)
 
     def frame(self, child: Any, table: TableSchema, *, hidden: Mapping[str, Numbers]) -> Any:
-        return postgres_frame(child, self._held, table, hidden=hidden)
+        return postgres_frame(child, self.held, table, hidden=hidden)
 
     def check(self, table: TableSchema, *, hidden: Mapping[str, Numbers]) -> None:
-        self._held.check(table.name, hidden=hidden)
+        self.held.check(table.name, hidden=hidden)
 
     def close(self) -> None:
-        self._held.close()
+        self.held.close()
 
 
 def read_files(table: TableSchema, paths: Sequence[str], hidden: Mapping[str, Numbers]) -> pa.Table:

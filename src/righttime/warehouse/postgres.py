@@ -23,7 +23,7 @@ from righttime.changes.clock import Clock, SystemClock
 from righttime.changes.faults import CrashPoint, reach
 from righttime.changes.schema import TableSchema
 from righttime.errors import ColumnNotKept, CommitFailed, ForeignCommit, RowsMoved, SchemaChanged, VersionGone, WarehouseDamaged, WarehouseReadOnly
-from righttime.ledger.postgres_connect import Address, Connection, Pool, coded_errors, run
+from righttime.ledger.postgres_connect import SERVER, Address, Connection, Pool, coded_errors, run
 from righttime.ledger.postgres_writer import PostgresWriter
 from righttime.settings import Settings
 from righttime.warehouse.postgres_catalog import CATALOG, Found, require
@@ -58,6 +58,11 @@ class PostgresStore:
     def hold(self, tables: Sequence[TableSchema], versions: Mapping[str, int]) -> Held | None:
         """Hold the tables at these versions for a query; None if the database has gone on: look again."""
         return hold(self.pool, tables, versions)
+
+    def server(self) -> str:
+        """Return which database of which server this is, now; a server that was started anew is another one."""
+        with coded_errors(self.address, step="connect"), self.pool.connection() as connection:
+            return str(run(connection, f"SELECT {SERVER}")[0][0])
 
     def close(self) -> None:
         """Close the connections that are not held."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import psycopg
@@ -18,13 +19,22 @@ from psycopg import sql
 
 from righttime.changes.schema import TableSchema
 from righttime.errors import VersionGone
-from righttime.ledger.postgres_connect import Address, Connection, Pool, coded_errors, run
+from righttime.ledger.postgres_connect import SERVER, Address, Connection, Pool, coded_errors, run
 from righttime.warehouse.postgres_catalog import Found, look_up, require
 from righttime.warehouse.postgres_places import places_of
 from righttime.warehouse.postgres_scan import TableScan, selected
 from righttime.warehouse.store import EVERYTHING, Positions, Ranges, StoredRows
 
 _Piece = TypeVar("_Piece")
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What other connections see the same moment by: the name of an exported snapshot, the server and database that know it, the schema of the tables."""
+
+    snapshot: str
+    server: str
+    schema: str
 
 
 def hold(pool: Pool, tables: Sequence[TableSchema], versions: Mapping[str, int], *, reserves: int = 0) -> Held | None:
@@ -66,7 +76,7 @@ class Held:
         self._connection: Connection | None = connection
         self._tables = tables
         self._guard = threading.RLock()
-        self._snapshot: str | None = None
+        self._moment: Moment | None = None
 
     def rows(self, table: str, *, hidden: Mapping[str, Positions] | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         """Return a table without the rows at the `hidden` positions, of which `check` says that they are there."""
@@ -119,12 +129,13 @@ class Held:
         """Return the table as the database's catalog has it."""
         return self._tables[table][1]
 
-    def snapshot_id(self) -> str:
-        """Return the name under which other connections can see the same moment, for as long as this one is held."""
+    def moment(self) -> Moment:
+        """Return how other connections can see the same moment, for as long as this one is held."""
         with self._guard, coded_errors(self._pool.address, step="hold"):
-            if self._snapshot is None:
-                self._snapshot = str(run(self._open(), "SELECT pg_export_snapshot()")[0][0])
-            return self._snapshot
+            if self._moment is None:
+                snapshot, server = run(self._open(), f"SELECT pg_export_snapshot(), {SERVER}")[0]
+                self._moment = Moment(snapshot, server, self._pool.address.tables)
+            return self._moment
 
     def parts(self, table: str, *, parts_max: int) -> list[tuple[int, int]]:
         """Cut the table into ranges of positions, for as many readers."""
