@@ -1,6 +1,7 @@
 """Queries in PostgreSQL's own SQL: run by PostgreSQL, with hot rows in them, each row once; in the process of the warehouse and in one of its clients."""
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
@@ -181,6 +182,20 @@ def test_a_query_keeps_its_view_while_rows_change_and_are_stored(warehouse: rt.W
     assert before.rows() == [(1, "old"), (2, "old"), (3, "old"), (4, "old")]
     assert before.receipt.verify().ok
     assert rows(queries, "SELECT sku, name FROM sale ORDER BY sku") == [(1, "new"), (2, "old"), (3, "old"), (5, "new")]
+
+
+@pytest.mark.parametrize("handle", ["in its process"], indirect=True)  # what a session does is the same over a service
+def test_many_rows_leave_a_session_at_once(warehouse: rt.Warehouse, queries: PostgresQueries) -> None:
+    """Half of many hot rows are deleted between two queries: the server looks each of them up, and does not go through all of the others for it."""
+    producer = warehouse.producer()
+    producer.insert_many("sale", [(sku, 1, None) for sku in range(200_000)])
+    producer.commit()
+    assert rows(queries, "SELECT count(*) FROM sale") == [(200_000,)]
+    producer.delete("sale", "sku % 2 = 0")
+    producer.commit()
+    begun_s = time.monotonic()
+    assert rows(queries, "SELECT count(*) FROM sale") == [(100_000,)]
+    assert time.monotonic() - begun_s < 20
 
 
 def test_the_receipt_says_what_was_read_and_in_which_language(warehouse: rt.Warehouse, queries: PostgresQueries) -> None:

@@ -89,7 +89,8 @@ class HotTable:
         new_places = _missing(cut.gone, self._kept.gone)
         if len(new_places):
             connection.execute(sql.SQL("INSERT INTO {} SELECT unnest(%s)").format(self._gone), (Tids(new_places),))
-        delete = sql.SQL("DELETE FROM {} WHERE {} = ANY(%s)").format(self._hot, sql.Identifier(ID))
+        # Of the column's own type, or the server compares every row with every id: psycopg sends small numbers as a smaller type.
+        delete = sql.SQL("DELETE FROM {} WHERE {} = ANY(%s::bigint[])").format(self._hot, sql.Identifier(ID))
         self._change(connection, delete, _missing(self._kept.ids, cut.ids), tids=False)
         own = cut.own()
         own_ids = -np.arange(1, own.num_rows + 1, dtype=np.int64)
