@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import righttime as rt
 from righttime.flight import cuts
 from righttime.flight.server import FlightService
 from righttime.flight.transport import Transport
+from righttime.ledger.postgres_connect import Address
 from righttime.query import dbapi
 from righttime.query.postgres_queries import PostgresQueries
+from righttime.settings import load_settings
 from tests.support.crash import engine_of
 from tests.support.postgres import TempPostgres
 from tests.support.postgres_warehouse import fresh_database, fresh_schemas, reader_of
@@ -205,6 +208,25 @@ def test_another_database_is_refused(postgres: TempPostgres, url: str, warehouse
     with TempPostgres() as elsewhere, pytest.raises(dbapi.OperationalError) as refused:
         rt.connect(address, database=elsewhere.url)
     assert refused.value.code == "database.other"
+
+
+def test_a_session_that_is_led_elsewhere_begins_anew_or_is_refused(postgres: TempPostgres, url: str, warehouse: rt.Warehouse, conn: dbapi.Connection) -> None:
+    """Each query names the server that holds its moment: a session on another one is of no use, and an address that leads there is told."""
+    load = warehouse.producer()
+    load.insert("sale", (1, 1))
+    load.commit()
+    assert asked(conn, COUNT) == [(1, 1)]
+    queries: Any = conn._queries
+    queries._server = "of yesterday"
+    assert asked(conn, COUNT) == [(1, 1)]
+    here = queries._address
+    queries._address = replace(here, secret=Address.of(postgres.url, load_settings()).secret)
+    queries._forget()
+    with pytest.raises(dbapi.OperationalError) as refused:
+        asked(conn, COUNT)
+    assert refused.value.code == "database.other"
+    queries._address = here
+    assert asked(conn, COUNT) == [(1, 1)]
 
 
 def test_a_database_is_asked_beside_one_service_that_has_it(url: str, tmp_path: Path, address: str) -> None:
