@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from righttime.changes.schema import TableSchema, declare_table
@@ -122,6 +123,27 @@ class StoreBehaviour:
 
         assert skus_at(store, store.newest_version(SALE)) == []
         assert store.collect(SALE, versions=lambda: [version], grace_s=0, now_s=LATER_S + time.time()).files == 0
+
+    def test_taken_files_become_part_of_a_step_and_outlive_one_that_fails(self, store: Store) -> None:
+        """What stands for them is committed; a step that is given up before leaves them for the next one."""
+        version = store.create(SALE)
+        self.keep(store)
+        folder = store.staging(SALE, batch_id="b")
+        folder.mkdir(parents=True)
+        pq.write_table(rows_of(1, 2), folder / "part-0.parquet")
+        taken = store.take_files(SALE, folder)
+        store.add_files(SALE, taken)
+        store.undo(SALE, version=version)
+        files = store.add_files(SALE, taken)
+        after = store.commit(SALE, files, version=version, batch_id="b", batch_number=1)
+        self.keep(store)
+        assert skus_at(store, after) == [1, 2]
+
+    def test_tables_without_foreign_keys_refer_to_nothing(self, store: Store) -> None:
+        """So their order is free."""
+        store.create(SALE)
+        store.create(BY_DAY)
+        assert store.references(["sale", "by_day"]) == {}
 
     def test_a_commit_without_rows_makes_a_version(self, store: Store) -> None:
         """A state may move a table's version without rows."""

@@ -1,6 +1,7 @@
-"""Any history of a warehouse in PostgreSQL, cut into any steps, equals a plain dictionary; by all ways of reading."""
+"""Any history of a warehouse in PostgreSQL, cut into any steps, equals plain dictionaries; by all ways of reading, with and without foreign keys."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 import righttime as rt
 from righttime.changes.expressions import Expression
+from righttime.errors import ReferenceBroken
 from righttime.flight.server import FlightService
 from righttime.flight.warehouse import open_remote
 from righttime.query.postgres_queries import PostgresQueries
@@ -143,5 +145,104 @@ def test_any_history_equals_its_model(url: str, tmp_path: Path) -> None:
             history.check()
         finally:
             history.leave()
+
+    check()
+
+
+TABLES = ("stock", "sold", "returned")
+ROWS = st.tuples(st.sampled_from(TABLES), st.integers(0, 3), st.integers(0, 3))
+STAR_CHANGES = st.tuples(st.sampled_from(["upsert", "upsert", "upsert", "update", "delete"]), ROWS)
+STAR_STEPS = st.one_of(
+    st.lists(STAR_CHANGES, min_size=1, max_size=6),
+    st.lists(STAR_CHANGES, min_size=1, max_size=6),
+    st.sampled_from(["store", "store", "store one", "log", "vacuum"]),
+)
+
+
+class StarHistory:
+    """Three tables in a row of references, and a dictionary for each; with deferred foreign keys or without."""
+
+    def __init__(self, url: str, folder: Path, number: int, *, deferred: bool) -> None:
+        self.schema = f"star{number}"
+        self.other = psycopg.connect(url, autocommit=True)
+        later = "DEFERRABLE INITIALLY DEFERRED" if deferred else ""
+        self.other.execute(
+            f"""CREATE SCHEMA {self.schema}; SET search_path = {self.schema}; CREATE TABLE stock (id int PRIMARY KEY, v int);
+            CREATE TABLE sold (id int PRIMARY KEY, v int REFERENCES stock {later}); CREATE TABLE returned (id int, v int REFERENCES sold {later})""".encode()
+        )
+        self.warehouse = rt.open(url, state_dir=folder, table_schema=self.schema, ledger_schema=f"{self.schema}_ledger")
+        for table in TABLES:
+            self.warehouse.adopt(table)
+        self.producer = self.warehouse.producer(name="till")
+        self.model: dict[str, dict[int, int]] = {table: {} for table in TABLES}
+
+    def close(self) -> None:
+        self.warehouse.close()
+        self.other.close()
+
+    def run(self, step: list[tuple[str, tuple[str, int, int]]] | str) -> None:
+        if isinstance(step, list):
+            for kind, row in step:
+                self.change(kind, *row)
+            self.producer.commit()
+        elif step == "vacuum":
+            self.other.execute("VACUUM")
+        elif step == "log":
+            self.producer.commit(durability="log")
+        else:
+            self.store(whole=step == "store")
+
+    def change(self, kind: str, table: str, number: int, value: int) -> None:
+        rows = self.model[table]
+        if kind == "delete":
+            self.producer.delete(table, {"id": number})
+            rows.pop(number, None)
+        elif kind == "update" or number in rows:
+            self.producer.update(table, {"v": value}, {"id": number})
+            if number in rows:
+                rows[number] = value
+        elif table == "returned":
+            self.producer.insert(table, (number, value))
+            rows[number] = value
+        else:
+            self.producer.upsert(table, {"id": number, "v": value})
+            rows[number] = value
+
+    def store(self, *, whole: bool) -> None:
+        """What refers to nothing cannot be stored; everything else can, whatever was stored before."""
+        chain = [self.model[table] for table in TABLES]
+        broken = any(value not in referred for referred, holder in pairwise(chain) for value in holder.values())
+        if broken:
+            with pytest.raises(ReferenceBroken):
+                self.warehouse.materialize()
+        elif whole:
+            self.warehouse.materialize()
+        else:
+            self.warehouse.materialize("sold")
+        if not broken:
+            for table in TABLES:
+                assert self.other.execute(f"SELECT id, v FROM {table} ORDER BY id".encode()).fetchall() == sorted(self.model[table].items())
+        self.check()
+
+    def check(self) -> None:
+        for table in TABLES:
+            assert sorted(self.warehouse.read(table).rows()) == sorted(self.model[table].items())
+
+
+@pytest.mark.parametrize("deferred", [False, True], ids=["immediate", "deferred"])
+def test_any_history_of_tables_that_refer_to_each_other_equals_its_model(url: str, tmp_path: Path, deferred: bool) -> None:
+    """Answers are the model's at any time; storing succeeds exactly if nothing refers to what is not there."""
+    count = iter(range(1_000_000))
+
+    @settings(max_examples=8, suppress_health_check=list(HealthCheck))
+    @given(steps=st.lists(STAR_STEPS, min_size=4, max_size=12))
+    def check(steps: list[Any]) -> None:
+        history = StarHistory(url, tmp_path, 2 * next(count) + deferred, deferred=deferred)
+        try:
+            for step in steps:
+                history.run(step)
+            history.store(whole=True)
+        finally:
+            history.close()
 
     check()

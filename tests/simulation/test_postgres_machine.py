@@ -6,7 +6,7 @@ from typing import ClassVar
 import psycopg
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import rule
+from hypothesis.stateful import initialize, rule
 
 from righttime.changes.faults import CrashPoint
 from righttime.errors import CommitFailed, DatabaseUnreachable, FreshnessUnavailable
@@ -33,6 +33,14 @@ class PostgresMachine(Machine):
 
     def new_place(self) -> Place:
         return PostgresPlace(self.server)
+
+    @initialize(bounds=st.sampled_from(["roomy", "tight", "forgetful"]))
+    def begin(self, bounds: str) -> None:
+        """Somebody refers to the table with unique keys: its rows are updated where they are."""
+        super().begin(bounds)
+        assert isinstance(self.place, PostgresPlace)
+        with psycopg.connect(self.server.dsn, autocommit=True) as other:
+            other.execute(f"CREATE TABLE {self.place.table_schema}.refers_to_u (a int REFERENCES {self.place.table_schema}.u)".encode())
 
     def begin_life(self) -> None:
         self.end_queries()

@@ -8,6 +8,7 @@ Promise: as `port.Session`.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from righttime.catalyst.bonds import connected
 from righttime.catalyst.doubt import Doubt
 from righttime.catalyst.interrupts import InterruptedAfterCommit
 from righttime.catalyst.links import Link
@@ -140,9 +141,7 @@ class LocalSession:
         if store:
             self._store_earlier()
         wanted = self._unstored() if store else self._without_memory()
-        # Tables with operations are only logged here and stored in a second step, whose outcome depends on when this commit was made; so are tapped
-        # ones, whose streams have to get the rows first.
-        tables = {table for table in wanted if not self._catalyst.tables[table].must_settle(self.source) and table not in self._catalyst.tapped}
+        tables = self._stored_at_once(wanted, bypass)
         kind = "materialize" if store else "bypass" if bypass else "log"
         with self._with.settler.checking(self.link, wait_s=self._with.settings.wait_s) as confirm:
             try:
@@ -154,6 +153,21 @@ class LocalSession:
         # What came to the tables meanwhile may have left more of them only logged.
         self._store_rest(published, wanted & self._unstored())
         return published
+
+    def _stored_at_once(self, wanted: set[str], bypass: Mapping[str, Bypass]) -> set[str]:
+        """Return the tables that the step of a commit stores itself.
+
+        Those with operations are only logged by it and stored in a second step, whose outcome depends on when this commit was made; so are tapped ones,
+        whose streams have to get the rows first. So are tables that foreign keys connect with such a table, or with rows of others that are not stored.
+        """
+        references = self._with.mover.references() if wanted or bypass else {}
+        with self._catalyst.lock:
+            tables = self._catalyst.tables
+            hot = {name for name in connected({*wanted, *bypass}, references) if any(lane.last_id > lane.stored_id for lane in tables[name].lanes.values())}
+            later = {name for name in wanted | hot if tables[name].must_settle(self.source) or name in self._catalyst.tapped}
+        # What goes past memory cannot wait, and takes along what it may refer to.
+        along = (hot & connected(bypass, references)) - later
+        return wanted - connected(later | (hot - wanted - along), references) | along
 
     def _store_earlier(self) -> None:
         """Store what was committed to tables with operations before: the step of the commit could only log it, every operation, for the next step to store."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from righttime.catalyst.adoption import Adoption
+from righttime.catalyst.bonds import connected
 from righttime.catalyst.capture import LaneCapture, Overtaken, capture, storable_cuts
 from righttime.catalyst.doubt import Doubts
 from righttime.catalyst.durable import Declared, DurableStep, Order
@@ -103,31 +104,44 @@ class Mover:
             raise TargetChanged(table=table, flow=flow.source.removeprefix("flow."), version=adopted.version, known=known)
 
     def materialize(self, tables: Collection[str]) -> int:
-        """Store the committed hot rows of `tables`; return the state. Where one cannot be stored the others are, and then its error is raised."""
+        """Store the committed hot rows of `tables`, and of those that foreign keys connect with them; return the state.
+
+        Where one cannot be stored the others are, and then its error is raised.
+        """
         failure: RightTimeError | None = None
         try:
             self.before_storing(tables)
         except RightTimeError as error:
             failure = error  # of a stream: its table is stored up to what the stream has
         with self._lock:
-            try:
-                state = self._run(Order("materialize", tables=set(tables))).state
-            except RightTimeError as error:
-                self._store_others(set(tables), error)
-                raise
+            state = self._store_each(set(tables))
         if failure is not None:
             raise failure
         return state
 
-    def _store_others(self, tables: set[str], error: RightTimeError) -> None:
-        """Store what the failure of one table has kept in memory. It goes on as long as errors name a table: any other would meet all of them."""
-        while error.context.get("table") in tables and len(tables) > 1:
-            tables = tables - {error.context["table"]}
+    def _store_each(self, asked: set[str]) -> int:
+        """Store what can be stored, and raise the first error of a table that was asked for, if there is one.
+
+        It goes on as long as errors name a table: any other would meet all of them.
+        """
+        tables = connected(asked, self.references()) if asked else asked
+        state: int | None = None
+        errors: list[RightTimeError] = []
+        while state is None and (tables or not errors):
             try:
-                self._run(Order("materialize", tables=tables))
-                return
-            except RightTimeError as further:
-                error = further
+                state = self._run(Order("materialize", tables=tables)).state
+            except RightTimeError as error:
+                errors.append(error)
+                failed = error.context.get("table")
+                tables = tables - {failed} if failed in tables else set()
+        told = [error for error in errors if error.context.get("table") in asked]
+        if told or state is None:
+            raise (told or errors)[0]
+        return state
+
+    def references(self) -> Mapping[str, Collection[str]]:
+        """Return by table which others its rows refer to, by the foreign keys of a database."""
+        return self._store.references(list(self._schemas)) if len(self._schemas) > 1 else {}
 
     def make_safe(self, *, bounded: bool = True) -> int:
         """Log every committed row that is neither logged nor stored; return the state. Not `bounded` is for rows that are stored right after."""
@@ -235,7 +249,7 @@ class Mover:
         loaded = {table for table, extra in order.bypass.items() if extra.adopted is None}
         if any(self._catalyst.table(table).must_settle(order.source) for table in loaded):
             # Rows that are stored carry no commit time, so what was ordered before them has to be done before them.
-            self._try(Order("materialize", tables=loaded))
+            self._try(Order("materialize", tables=connected(loaded, self.references())))
         cuts = self._settled(tables - loaded, guarded=order.own is None)
         return DurableStep(order, capture(self._catalyst, own=order.own, stored_tables=tables, cuts=cuts), tables)
 
@@ -278,7 +292,7 @@ class Mover:
         for table, extra in step.order.bypass.items():
             if extra.adopted is not None:
                 step.versions[table] = extra.adopted.version
-        for table, files in step.files.items():
+        for table, files in reversed(step.files.items()):
             schema = self._schemas[table]
             before = step.versions.get(table, self._catalyst.tables[table].version)
             removed = step.removals[table].units if table in step.removals else ()

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Collection, Mapping
 from itertools import chain
 
+from righttime.catalyst.bonds import in_order
 from righttime.catalyst.durable import DurableStep
 from righttime.catalyst.ends import NOTHING
 from righttime.catalyst.messages import Adopted
@@ -36,23 +37,36 @@ class StepFiles:
         """Write what is stored: what is left of touched files, rows that live at the cut, and rows that go past the catalyst."""
         # From before anything of the step is there until the ledger has it: wherever it stops, somebody knows what to look at.
         self._unclean.update(step.tables)
-        for table in sorted(step.tables):
-            schema, extra = self._schemas[table], step.by_passing(table)
-            lanes = [lane for lane in step.seen.of_table(table) if lane.store]
-            hidden = step.hidden[table] = step.seen.ends[table].at(step.seen.cuts[table]) if table in step.seen.ends else NOTHING
-            if hidden.stored:
-                # Before the new versions: a database with a unique index takes those only once the old ones are gone.
-                version = self._catalyst.tables[table].version
-                removal = step.removals[table] = self._store.remove(
-                    schema, version, hidden.stored, batch_id=uuid.uuid4().hex, changed=self._changed(step, table)
-                )
-                step.files.setdefault(table, []).extend(removal.files)
-            if lanes or extra.chunks:
-                hot = (batch for lane in lanes for batch in batches_of(lane.store, schema.columns, hidden.hot))
-                rows = chain(hot, table_of(extra.chunks, schema.columns).to_batches())
-                step.files.setdefault(table, []).extend(self._store.write_files(schema, rows, batch_id=uuid.uuid4().hex))
-            if extra.files:
-                step.files.setdefault(table, []).extend(extra.files)
+        # Rows come to the tables that others refer to first, and leave them last; so are tables committed, from the last one on.
+        order = in_order(step.tables, self._store.references(step.tables) if len(step.tables) > 1 else {})
+        for table in reversed(order):
+            self._remove(step, table)
+        for table in order:
+            self._add(step, table)
+
+    def _remove(self, step: DurableStep, table: str) -> None:
+        hidden = step.hidden[table] = step.seen.ends[table].at(step.seen.cuts[table]) if table in step.seen.ends else NOTHING
+        if hidden.stored:
+            # Before the new versions: a database with a unique index takes those only once the old ones are gone.
+            version = self._catalyst.tables[table].version
+            removal = step.removals[table] = self._store.remove(
+                self._schemas[table], version, hidden.stored, batch_id=uuid.uuid4().hex, changed=self._changed(step, table)
+            )
+            step.files[table] = list(removal.files)
+
+    def _add(self, step: DurableStep, table: str) -> None:
+        schema, extra = self._schemas[table], step.by_passing(table)
+        lanes = [lane for lane in step.seen.of_table(table) if lane.store]
+        # Noted before it is written: where that fails half way, what is there is taken back.
+        files = step.files.pop(table, [])
+        if lanes or extra.chunks or extra.files or table in step.removals:
+            step.files[table] = files
+        if lanes or extra.chunks:
+            hot = (batch for lane in lanes for batch in batches_of(lane.store, schema.columns, step.hidden[table].hot))
+            rows = chain(hot, table_of(extra.chunks, schema.columns).to_batches())
+            files.extend(self._store.write_files(schema, rows, batch_id=uuid.uuid4().hex))
+        if extra.files:
+            files.extend(self._store.add_files(schema, extra.files))
 
     def _changed(self, step: DurableStep, table: str) -> set[str]:
         """Return the columns that the operations which are stored in this step write."""

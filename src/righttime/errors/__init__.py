@@ -105,6 +105,7 @@
     │   ├── RightsMissing        database.rights
     │   ├── SchemaChanged        table.changed
     │   ├── ColumnNotKept        table.column_not_kept
+    │   ├── ReferenceBroken      table.reference_broken
     │   ├── RowsMoved            table.rows_moved        (retryable)
     │   ├── VersionGone          table.version_gone      (retryable)
     │   ├── FileNotWritten       file.not_written        (retryable)
@@ -248,6 +249,7 @@ from righttime.errors.warehouses import (
     JavaMissing,
     NotAWarehouse,
     OtherDatabase,
+    ReferenceBroken,
     RightsMissing,
     RowsMoved,
     SchemaChanged,
@@ -339,6 +341,7 @@ __all__ = [
     "ReceiptUnbound",
     "ReceiptUnknown",
     "ReceiptUnproven",
+    "ReferenceBroken",
     "ReplayUnfinished",
     "RightTimeError",
     "RightsMissing",

@@ -113,6 +113,13 @@ class ColumnNotKept(WarehouseError):
     code = "table.column_not_kept"
 
 
+class ReferenceBroken(WarehouseError):
+    """Table {table!r} could not be stored, because of a foreign key of the database: {reason}.
+    Everything committed stays as it is, in memory or in the log; load what is missing, or delete what refers to it, then materialize again."""
+
+    code = "table.reference_broken"
+
+
 class RowsMoved(WarehouseError):
     """The stored rows of table {table!r} are moved or removed by somebody else again and again ({reason}), so changes of them cannot be applied.
     Nothing is lost; try again when that has ended."""

@@ -19,7 +19,17 @@ from psycopg import conninfo, sql
 from psycopg.pq import TransactionStatus
 from pydantic import SecretStr
 
-from righttime.errors import CommitFailed, DatabaseUnreachable, NotAWarehouse, RightsMissing, RightTimeError, SchemaChanged, TooManySnapshots, WarehouseClosed
+from righttime.errors import (
+    CommitFailed,
+    DatabaseUnreachable,
+    NotAWarehouse,
+    ReferenceBroken,
+    RightsMissing,
+    RightTimeError,
+    SchemaChanged,
+    TooManySnapshots,
+    WarehouseClosed,
+)
 from righttime.settings import Settings
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -129,6 +139,8 @@ def translated(error: psycopg.Error, address: Address, *, step: str, table: str 
     # Undefined table, undefined column, wrong type of column: somebody changed the table under us.
     if error.sqlstate in ("42P01", "42703", "42804") and table:
         return SchemaChanged(table=table, difference=first_line(error))
+    if error.sqlstate in ("23503", "23001") and table:
+        return ReferenceBroken(table=table, reason=": ".join(filter(None, (first_line(error), error.diag.message_detail))).removesuffix("."))
     if table:
         return CommitFailed(source=source, step=step, reason=f"table {table!r}: {first_line(error)}", table=table)
     return CommitFailed(source=source, step=step, reason=first_line(error))

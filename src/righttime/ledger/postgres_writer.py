@@ -103,9 +103,9 @@ class PostgresWriter:
             return self._versions.get(table)
 
     @contextmanager
-    def lend(self) -> Iterator[Connection]:
-        """Let somebody read what the step has written."""
-        with self._statement(step="read", table="") as connection:
+    def lend(self, *, step: str = "read", table: str = "") -> Iterator[Connection]:
+        """Let somebody use the step's transaction: to read what it has written, or to try something."""
+        with self._statement(step=step, table=table) as connection:
             yield connection
 
     def afterwards(self, work: Callable[[], None]) -> None:

@@ -88,6 +88,10 @@ class Lakehouse:
         reach(CrashPoint.FILES_WRITTEN)
         return files
 
+    def add_files(self, table: TableSchema, files: Sequence[DataFile]) -> list[DataFile]:
+        """Return the files: they are next to the table's own."""
+        return list(files)
+
     def discard(self, table: TableSchema, files: Sequence[DataFile]) -> None:
         """Remove files that will not be committed."""
         self._handle(table).files.remove(files)
@@ -113,6 +117,10 @@ class Lakehouse:
             removal = rewrite(handle.files, table.columns, handle.footers, gone)
         reach(CrashPoint.FILES_WRITTEN)
         return removal
+
+    def references(self, tables: Collection[str]) -> Mapping[str, Collection[str]]:
+        """Return nothing: folders know no foreign keys."""
+        return {}
 
     def commit(self, table: TableSchema, files: Sequence[DataFile], *, version: int, batch_id: str, batch_number: int, removed: Sequence[str] = ()) -> int:
         """Make version + 1 durable; raise `ForeignCommit` if it exists, `CommitFailed` if it could not be written."""

@@ -22,12 +22,14 @@ from psycopg import sql
 from righttime.changes.clock import Clock, SystemClock
 from righttime.changes.faults import CrashPoint, reach
 from righttime.changes.schema import TableSchema
-from righttime.errors import ColumnNotKept, CommitFailed, ForeignCommit, RowsMoved, SchemaChanged, VersionGone, WarehouseDamaged, WarehouseReadOnly
+from righttime.errors import CommitFailed, ForeignCommit, RowsMoved, SchemaChanged, VersionGone, WarehouseDamaged, WarehouseReadOnly
 from righttime.ledger.postgres_connect import SERVER, Address, Connection, Pool, coded_errors, run
 from righttime.ledger.postgres_writer import PostgresWriter
 from righttime.settings import Settings
+from righttime.warehouse.postgres_bonds import Bonds, references, set_constraints
 from righttime.warehouse.postgres_catalog import CATALOG, Found, require
 from righttime.warehouse.postgres_encode import copy_blocks
+from righttime.warehouse.postgres_exchange import Exchange
 from righttime.warehouse.postgres_hold import Held, hold
 from righttime.warehouse.postgres_others import Others
 from righttime.warehouse.postgres_places import Places, Tids, Xids, counted, places_of
@@ -39,6 +41,7 @@ from righttime.warehouse.store import EVERYTHING, Collected, DataFile, Positions
 
 _TOKEN = "copy-"  # names rows that are in the writer's transaction, where a file has a path
 _KEPT = ":kept:"  # in the name of a removal whose rows held values of others
+_ASIDE = ":aside:"  # in the name of a removal that is done when the table is committed
 _DELETE_ROWS = 1 << 16
 # Connections that queries leave to settling and to steps. Rows are fetched while a scan goes on, so scans leave some, too.
 _FOR_SCANS = 4
@@ -54,6 +57,7 @@ class PostgresStore:
         self._clock = clock or SystemClock()
         self._staging = Staging(folder / "staging")
         self.pool = Pool(address, connections_max=settings.holds_max, wait_s=settings.lock_wait_s)
+        self._bonds: dict[str, Bonds] = {}  # of the tables of the step under way that are not committed yet
 
     def hold(self, tables: Sequence[TableSchema], versions: Mapping[str, int]) -> Held | None:
         """Hold the tables at these versions for a query; None if the database has gone on: look again."""
@@ -98,68 +102,71 @@ class PostgresStore:
 
     def _copy(self, table: TableSchema, batches: Iterable[pa.RecordBatch]) -> DataFile:
         writer = self._for_writing("store rows")
-        names = self._checked(writer, table).names(table, writing=True)
+        found, bonds = self._checked(writer, table)
+        names = found.names(table, writing=True)
+        exchange = Exchange.of(writer, self.address, table, found, bonds) if bonds.incoming else None
+        if exchange is not None and not exchange.is_under_way(writer):
+            exchange = None
+        bonds.put_off(writer, table)
         columns = sql.SQL(", ").join(map(sql.Identifier, names))
-        query = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(self.address.table(table.name), columns)
+        entry = self.address.table(table.name) if exchange is None else exchange.entry
+        query = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(entry, columns)
         token, count = _TOKEN + secrets.token_hex(16), [0, 0]
         writer.wrote(token)
         taken = writer.copy(query, copy_blocks(_counted(table, batches, count)), step="write rows", table=table.name)
-        if taken != count[0]:
-            writer.roll_back()
-            raise SchemaChanged(table=table.name, difference=f"it took {taken} of {count[0]} rows, so something in the database drops rows")
+        with self._rolled_back(writer):
+            if taken != count[0]:
+                raise SchemaChanged(table=table.name, difference=f"it took {taken} of {count[0]} rows, so something in the database drops rows")
+            if exchange is not None:
+                exchange.bring(writer, taken)
         return DataFile(token, count[1], count[0], {}, "")
 
-    def _checked(self, writer: PostgresWriter, table: TableSchema) -> Found:
-        """Return the table as it is, locked against changes of its columns until the step ends."""
-        lock = sql.SQL("LOCK TABLE {} IN ROW EXCLUSIVE MODE").format(self.address.table(table.name))
-        writer.execute(lock, step="write rows", table=table.name)
-        rows = writer.execute(CATALOG, (self.address.tables, [table.name]), step="write rows", table=table.name)
+    @contextmanager
+    def _rolled_back(self, writer: PostgresWriter) -> Iterator[None]:
+        """End the step's transaction where a block raises."""
         try:
-            found = require(Found.of(rows[0]) if rows else None, table)
-            found.names(table, writing=True)
-            self._refuse_triggers(writer, table)
+            yield
         except BaseException:
             writer.roll_back()
             raise
-        return found
 
-    def _refuse_triggers(self, writer: PostgresWriter, table: TableSchema) -> None:
-        """Refuse to store where a trigger of the database may change rows or drop them: an answer would differ before and after."""
-        query = (
-            "SELECT tgname FROM pg_trigger WHERE tgrelid = %s::regclass AND NOT tgisinternal AND tgenabled IN ('O', 'A')"
-            " AND tgtype & 3 = 3 AND tgtype & 12 <> 0"  # before each row, for inserts or deletes
-        )
-        for (name,) in writer.execute(query, (self._regclass(table),), step="write rows", table=table.name):
-            raise SchemaChanged(table=table.name, difference=f"its trigger {name} may change or drop rows that are stored")
-
-    def _refuse_references(self, writer: PostgresWriter, table: TableSchema) -> None:
-        """Refuse to store a changed row where rows of other tables refer to it: it goes and comes again, and they would go with it."""
-        query = "SELECT conname, conrelid::regclass::text FROM pg_constraint WHERE contype = 'f' AND confrelid = %s::regclass"
-        for constraint, other in writer.execute(query, (self._regclass(table),), step="remove rows", table=table.name):
-            difference = f"rows of {other} refer to it (constraint {constraint}), and a changed row is deleted and inserted"
-            raise SchemaChanged(table=table.name, difference=difference)
-
-    def _regclass(self, table: TableSchema) -> str:
-        return self.address.table(table.name).as_string(None)
+    def _checked(self, writer: PostgresWriter, table: TableSchema) -> tuple[Found, Bonds]:
+        """Return the table as it is, locked against changes of its columns until the step ends, and its foreign keys; refuse triggers as `Bonds` does."""
+        lock = sql.SQL("LOCK TABLE {} IN ROW EXCLUSIVE MODE").format(self.address.table(table.name))
+        writer.execute(lock, step="write rows", table=table.name)
+        rows = writer.execute(CATALOG, (self.address.tables, [table.name]), step="write rows", table=table.name)
+        with self._rolled_back(writer):
+            found = require(Found.of(rows[0]) if rows else None, table)
+            found.names(table, writing=True)
+            bonds = Bonds.of(writer, self.address, table)
+        self._bonds[table.name] = bonds
+        return found, bonds
 
     def remove(self, table: TableSchema, version: int, gone: Mapping[str, Positions], *, batch_id: str, changed: Collection[str] = ()) -> Removal:
         """Delete rows in the writer's transaction; raise `RowsMoved` if one of them is not where it was, `ColumnNotKept` as `Others` does."""
         writer = self._for_writing("remove rows")
-        found = self._checked(writer, table)
-        try:
+        found, bonds = self._checked(writer, table)
+        with self._rolled_back(writer):
             places = places_of(found, gone)
             if not len(places):
                 return Removal(files=(), units=(), rows=0, rows_kept=0)
-            if changed:
-                self._refuse_references(writer, table)
+            if bonds.incoming:
+                return self._put_aside(writer, Exchange.of(writer, self.address, table, found, bonds), places, changed)
             others = Others.of(self.address, table, found)
             kept = others.are_kept(changed)
             token = f"{_TOKEN}{secrets.token_hex(16)}{_KEPT if kept else ':'}{len(places)}"
             writer.wrote(token)
             self._delete(writer, table, places, others if kept else None)
-        except (RowsMoved, ColumnNotKept, SchemaChanged):
-            writer.roll_back()
-            raise
+        return Removal(files=(), units=(token,), rows=len(places), rows_kept=0)
+
+    def _put_aside(self, writer: PostgresWriter, exchange: Exchange, places: Places, changed: Collection[str]) -> Removal:
+        """Remove rows of a table that foreign keys refer to: which of them live on is known once the new rows are there."""
+        exchange.bonds.refuse_before_update(exchange.table)
+        exchange.refuse_not_kept(changed)
+        exchange.bonds.put_off(writer, exchange.table)
+        token = f"{_TOKEN}{secrets.token_hex(16)}{_ASIDE}{len(places)}"
+        writer.wrote(token)
+        exchange.put_aside(writer, places)
         return Removal(files=(), units=(token,), rows=len(places), rows_kept=0)
 
     def _delete(self, writer: PostgresWriter, table: TableSchema, places: Places, others: Others | None) -> None:
@@ -180,20 +187,36 @@ class PostgresStore:
     def commit(self, table: TableSchema, files: Sequence[DataFile], *, version: int, batch_id: str, batch_number: int, removed: Sequence[str] = ()) -> int:
         """Make version + 1 of the rows written and removed since the step began; it exists once the ledger has published it."""
         writer = self._for_writing("commit a table")
-        staged = [file for file in files if not file.path.startswith(_TOKEN)]
-        tokens = [*(file.path for file in files if file.path.startswith(_TOKEN)), *removed]
+        files = [
+            *self.add_files(table, [file for file in files if not file.path.startswith(_TOKEN)]),
+            *(file for file in files if file.path.startswith(_TOKEN)),
+        ]
+        tokens = [*(file.path for file in files), *removed]
         rows = sum(file.rows for file in files) - sum(int(token.rpartition(":")[2]) for token in removed)
         self._raise_version(writer, table, version, rows=rows)
         self._refuse_lost(writer, tokens)
-        if staged:
-            tokens.append(self._copy(table, self._staging.batches(table, staged)).path)
         if any(_KEPT in token for token in removed):
-            Others.of(self.address, table, self._checked(writer, table)).give_back(writer)
+            Others.of(self.address, table, self._checked(writer, table)[0]).give_back(writer)
+        self._settle_references(writer, table, aside=any(_ASIDE in token for token in removed))
         entry = (table.name, version + 1, self._clock.now_us(), batch_id)
         writer.execute(self.address.ours("INSERT INTO {0}.version VALUES (%s, %s, %s, 'WRITE', %s)"), entry, step="commit tables")
         writer.made(table.name, version + 1, tokens)
-        writer.afterwards(lambda: self._staging.remove(table, staged))
         return version + 1
+
+    def _settle_references(self, writer: PostgresWriter, table: TableSchema, *, aside: bool) -> None:
+        """Let rows go that have not come again, and look at the foreign keys that were put off: here it is known whose they are."""
+        found = self._checked(writer, table)[0] if aside else None
+        bonds = self._bonds.pop(table.name, Bonds((), ()))
+        if found is not None:
+            with self._rolled_back(writer):
+                Exchange.of(writer, self.address, table, found, bonds).end(writer)
+        due = bonds.due([self.address.table(name) for name in self._bonds])
+        set_constraints(writer, due, "IMMEDIATE", table=table.name)
+
+    def references(self, tables: Collection[str]) -> Mapping[str, Collection[str]]:
+        """Return which tables refer to which, by the foreign keys of the database."""
+        with self._separately("look up references", "") as connection:
+            return references(connection, self.address, tables)
 
     def _raise_version(self, writer: PostgresWriter, table: TableSchema, version: int, *, rows: int) -> None:
         query = "UPDATE {0}.minmax SET version = version + 1, rows_stored = rows_stored + %s WHERE tablename = %s AND version = %s"
@@ -232,6 +255,14 @@ class PostgresStore:
         files = self._staging.take(table, folder)
         reach(CrashPoint.FILES_WRITTEN)
         return files
+
+    def add_files(self, table: TableSchema, files: Sequence[DataFile]) -> list[DataFile]:
+        """Copy the rows of staged files into the table, in the writer's transaction; the files are removed once that is published."""
+        if not files:
+            return []
+        copied = self._copy(table, self._staging.batches(table, files))
+        self._for_writing("store rows").afterwards(lambda: self._staging.remove(table, files))
+        return [copied]
 
     def path_of(self, table: TableSchema, file: DataFile) -> str:
         """Return the path of a staged file; rows in the writer's transaction have none."""
@@ -311,7 +342,7 @@ class PostgresStore:
         """Read a published version in a transaction of its own, one that the open step has made in the writer's."""
         if self._is_pending(table, version):
             writer = self._for_writing("read")
-            found = self._checked(writer, table)
+            found, _ = self._checked(writer, table)
             with writer.lend() as connection:
                 yield TableScan(connection, self.address, table, found)
             return

@@ -97,6 +97,10 @@ class Store(Protocol):
         """Check, sync and move the Parquet files of a staging folder next to the table's own; the folder is gone afterwards."""
         ...
 
+    def add_files(self, table: TableSchema, files: Sequence[DataFile]) -> list[DataFile]:
+        """Make taken files part of the step under way; return what stands for them in its `commit`. They stay until that is kept, or they are discarded."""
+        ...
+
     def discard(self, table: TableSchema, files: Sequence[DataFile]) -> None:
         """Remove files that will not be committed."""
         ...
@@ -121,6 +125,10 @@ class Store(Protocol):
 
         Some may come back with other values in the columns `changed`, among the rows that are written for the same commit.
         """
+        ...
+
+    def references(self, tables: Collection[str]) -> Mapping[str, Collection[str]]:
+        """Return by table which others of `tables` its rows refer to: they are stored first, and lose rows last."""
         ...
 
     def commit(self, table: TableSchema, files: Sequence[DataFile], *, version: int, batch_id: str, batch_number: int, removed: Sequence[str] = ()) -> int:
