@@ -1,6 +1,7 @@
 """Spark reads a held table of PostgreSQL: every partition at the same moment, and only while it is held."""
 
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from righttime.changes.schema import declare_table
 from righttime.pipeline.spark import SparkOwner
 from righttime.query.postgres_parts import PostgresParts
 from righttime.query.postgres_source import _packed, _unpacked, postgres_frame
-from tests.properties.test_postgres_codec import ALL
+from tests.properties.test_postgres_codec import ALL, OTHERS
 from tests.support.postgres import TempPostgres
 from tests.support.postgres_warehouse import add, create, fresh_database, open_parts
 
@@ -107,3 +108,15 @@ def test_positions_travel_as_text() -> None:
     positions = np.array([1, 2, 65537, 2**40], dtype=np.int64)
     assert _unpacked(_packed(positions)).tolist() == positions.tolist()
     assert len(_packed(np.arange(1_000_000))) < 100_000
+
+
+def test_columns_that_are_read_as_another_type_reach_spark(parts: PostgresParts, spark_owner: SparkOwner) -> None:
+    """uuid and JSON as texts, numeric as decimals, from the workers' own connections."""
+    create(parts, OTHERS)
+    row = {"c_uuid": "00000000-0000-4000-8000-0123456789ab", "c_json": "[ 1]", "c_jsonb": '{"a": 1.50}', "c_numeric": Decimal("-1.5")}
+    version = add(parts, OTHERS, pa.Table.from_pylist([row, dict.fromkeys(row)], schema=OTHERS.columns))
+    held = parts.store.hold([OTHERS], {"others": version})
+    assert held is not None
+    with held:
+        found = postgres_frame(spark_owner.child(), held, OTHERS, hidden={}).toArrow().to_pylist()
+    assert found == [row, dict.fromkeys(row)]

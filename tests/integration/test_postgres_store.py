@@ -741,8 +741,12 @@ def test_an_existing_table_is_adopted_as_it_is(parts: PostgresParts, other: psyc
 @pytest.mark.parametrize(
     ("ddl", "reason"),
     [
-        ("CREATE TABLE x (a int, b json)", "'b' has type json"),
-        ("CREATE TABLE x (a int, b numeric)", "'b' has type numeric"),
+        ("CREATE TABLE x (a int, b interval)", "'b' has type interval"),
+        ("CREATE TABLE x (a int, b numeric[])", "'b' has type numeric"),
+        ("CREATE TABLE x (a jsonb PRIMARY KEY)", "part of the key"),
+        ("CREATE TABLE x (a int, b numeric); INSERT INTO x VALUES (1, 1e20)", r'First ALTER TABLE "public"."x" ALTER COLUMN "b"'),
+        ("CREATE TABLE x (a int, b numeric); INSERT INTO x VALUES (1, 1e-19)", "column b is numeric"),
+        ("CREATE TABLE x (a int, b numeric); INSERT INTO x VALUES (1, 'Infinity')", "column b is numeric"),
         ("CREATE TABLE x (a char(5))", "'a' has type character"),
         ("CREATE TABLE x (a timestamp(3))", "'a' has type timestamp"),
         ("CREATE TABLE x (a uuid[])", "'a' has type uuid"),

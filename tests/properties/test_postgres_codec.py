@@ -1,11 +1,13 @@
 """Rows come back from PostgreSQL as they went in, for every type."""
 
+import json
 import math
 from collections.abc import Iterator
 from datetime import UTC
 from decimal import Decimal
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -16,7 +18,8 @@ from righttime.errors import WrongType
 from righttime.ledger.postgres_connect import Address, Connection, connect
 from righttime.settings import load_settings
 from righttime.warehouse.postgres_catalog import look_up
-from righttime.warehouse.postgres_encode import copy_blocks
+from righttime.warehouse.postgres_encode import copy_blocks, stored_forms
+from righttime.warehouse.postgres_json import is_json, jsonb_text
 from righttime.warehouse.postgres_scan import TableScan
 from righttime.warehouse.postgres_tables import create_table
 from righttime.warehouse.postgres_types import arrow_field, check_storable, sql_type
@@ -66,7 +69,7 @@ def round_trip(place: tuple[Connection, Address], table: TableSchema, batches: l
     with connection.transaction(force_rollback=True):
         create_table(connection, address, table, now_us=0)
         with connection.cursor().copy(f'COPY public."{table.name}" FROM STDIN (FORMAT binary)'.encode()) as copying:
-            for block in copy_blocks(batches):
+            for block in copy_blocks(batches, stored_forms(table.columns)):
                 copying.write(block)
         found = look_up(connection, address, [table.name])[table.name]
         parts = list(TableScan(connection, address, table, found).rows(table.columns.names))
@@ -156,3 +159,58 @@ def test_foreign_values_that_are_no_times_are_an_error_not_an_answer(place: tupl
             found = look_up(connection, address, ["odd"])["odd"]
             with pytest.raises(WarehouseDamaged, match="somebody else wrote it"):
                 list(TableScan(connection, address, table, found).rows(["t", "d", "n", "b"]))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(10**25), 10**25) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=8,
+)
+JSON_TEXTS = st.builds(
+    lambda value, separators, ascii, indent: json.dumps(value, separators=separators, ensure_ascii=ascii, indent=indent),
+    JSON,
+    st.sampled_from([(",", ":"), (", ", ": ")]),
+    st.booleans(),
+    st.sampled_from([None, 1]),
+)
+ODD_NUMBERS = ["NaN", "-Infinity", "01", "1.", ".5", "-0", "-0.0", "0e5", "1.50e1", "1E-3", "12e0", "1e-16001"]
+ODD_STRINGS = ['"\\u0000"', '"\\ud83d"', '"\\ud83d\\ude00"', '"\t"', '"\x7f"', '"\\/"', '"\\u00e4"']
+ODD_OBJECTS = ['{"a":1,"a":2}', '{"b": 1, "a": 2}', '{"bb": 1, "a": 2}', "[1,]", "{1: 2}", "[" * 90 + "]" * 90]
+ODD_TEXTS = st.sampled_from(["", " ", "nul", "1 2", "\ufeff1", *ODD_NUMBERS, *ODD_STRINGS, *ODD_OBJECTS])
+OTHERS = declare_table("others", pa.schema([arrow_field(f"c_{kind}", kind, nullable=True) for kind in ("uuid", "json", "jsonb", "numeric")]))
+OTHER_ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "c_uuid": st.none() | st.uuids().map(str),
+            "c_json": st.none() | JSON_TEXTS,
+            "c_jsonb": st.none() | JSON_TEXTS.map(jsonb_text),
+            "c_numeric": st.none() | st.integers(-(10**38) + 1, 10**38 - 1).map(lambda n: Decimal(f"{n}E-18")) | st.integers(-9, 9).map(Decimal),
+        }
+    ),
+    max_size=8,
+)
+
+
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
+@given(rows=OTHER_ROWS)
+def test_columns_that_are_read_as_another_type_come_back_as_they_went_in(place: tuple[Connection, Address], rows: list[dict[str, Any]]) -> None:
+    """Texts to the character, numbers to the digit."""
+    given_rows = pa.Table.from_pylist(rows, schema=OTHERS.columns)
+    check_storable(OTHERS, given_rows)
+    assert sorted(bits(round_trip(place, OTHERS, given_rows.to_batches()))) == sorted(bits(given_rows))
+
+
+@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@given(text=JSON_TEXTS | ODD_TEXTS)
+def test_json_is_what_postgresql_takes_for_it(place: tuple[Connection, Address], text: str) -> None:
+    """What is accepted is accepted there, and jsonb is written as it writes it; what is refused is refused there, or is a number without end."""
+    connection, _ = place
+    written: dict[str, str | None] = {}
+    for kind in ("json", "jsonb"):
+        try:
+            with connection.transaction():
+                ((written[kind],),) = connection.execute(f"SELECT %s::{kind}::text".encode(), (text,)).fetchall()
+        except psycopg.errors.DataError:
+            written[kind] = None
+    assert (text if is_json(text) else None) == written["json"]
+    assert jsonb_text(text) == written["jsonb"] or (jsonb_text(text) is None and "e-16001" in text)

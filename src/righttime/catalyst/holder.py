@@ -21,6 +21,7 @@ from righttime.changes.operations import Encoded, Kind, Operations
 from righttime.changes.rows import Chunk, table_of
 from righttime.changes.schema import TableSchema
 from righttime.changes.sql_text import refuse_long
+from righttime.changes.types import stored_as
 from righttime.errors import KeyRequired, NullNotAllowed, OperationRefused, UnknownColumn, WrongType
 
 _SHAPES_MAX = 64  # kept for the next transaction, with their encoders
@@ -192,9 +193,16 @@ class OperationHolder:
         self.count += 1
 
     def _refuse_unstorable(self, assignments: Sequence[Assignment]) -> None:
-        """Check expressions as if they were values: such a text holds every character that it can bring into a row."""
+        """Check expressions as if they were values: such a text holds every character that it can bring into a row.
+
+        Where characters do not tell, what is computed is looked at before the commit.
+        """
         for each in assignments:
-            self._check(self._table, pa.record_batch({each.column: [each.text]}))
+            target = self._table.columns.field(each.column)
+            if stored_as(target) is None:
+                self._check(self._table, pa.record_batch({each.column: [each.text]}))
+            elif each.literal:
+                self._check(self._table, pa.record_batch({each.column: pa.array([each.value], target.type)}))
 
     def _column(self, name: object) -> str:
         found = self._spelled.get(str(name).lower())

@@ -19,7 +19,7 @@ from righttime.changes.ddl import format_type
 from righttime.changes.fits import castable, fits, inner_nulls, plain_classes
 from righttime.changes.rows import Chunk, Row
 from righttime.changes.schema import TableSchema
-from righttime.changes.types import text_length_max
+from righttime.changes.types import stored_as, text_length_max
 from righttime.errors import NullNotAllowed, UnknownColumn, WrongType
 
 _INTEGERS: dict[pa.DataType, Any] = {pa.int8(): np.int8, pa.int16(): np.int16, pa.int32(): np.int32, pa.int64(): np.int64}
@@ -216,6 +216,8 @@ def _value_check(field: pa.Field, *, partition: bool) -> Callable[[Any], bool] |
     if kind in _INTEGERS:
         low, high = int(np.iinfo(_INTEGERS[kind]).min), int(np.iinfo(_INTEGERS[kind]).max)
         return lambda value: low <= value <= high
+    if stored_as(field) is not None:
+        return lambda value: False  # each is looked at more closely
     if kind == pa.string():
         shortest, longest = int(partition), text_length_max(field)
         if shortest or longest is not None:

@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.types as kind
 
 BOUNDED_TEXT = b"__CHAR_VARCHAR_TYPE_STRING"  # Spark's own name, so that Spark applies the bound too
+STORED_AS = b"righttime.stored_as"  # the type of a database that a column has there, where that is not the one that it would get
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 TIMESTAMP_NTZ = pa.timestamp("us")
-_KEPT_METADATA = (b"comment", BOUNDED_TEXT)
+_KEPT_METADATA = (b"comment", BOUNDED_TEXT, STORED_AS)
 
 _SPARK_NAMES: dict[pa.DataType, str] = {
     pa.bool_(): "boolean",
@@ -142,6 +143,12 @@ def text_length_max(field: pa.Field) -> int | None:
     bounded = (field.metadata or {}).get(BOUNDED_TEXT)
     match = re.fullmatch(rb"(?:var)?char\((\d+)\)", bounded) if bounded else None
     return int(match[1]) if match else None
+
+
+def stored_as(field: pa.Field) -> str | None:
+    """Return the type that the column has in its database, None where its own type tells."""
+    named = (field.metadata or {}).get(STORED_AS)
+    return named.decode() if named else None
 
 
 def to_spark_json(columns: pa.Schema) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from righttime.changes.schema import TableSchema
 from righttime.ledger.postgres_connect import Address, Connection
 from righttime.query.postgres_cut import ID, CutTable, numbered
 from righttime.warehouse.postgres_catalog import Found
-from righttime.warehouse.postgres_encode import copy_blocks
+from righttime.warehouse.postgres_encode import copy_blocks, stored_forms
 from righttime.warehouse.postgres_places import Tids
 from righttime.warehouse.postgres_types import sql_type
 
@@ -121,7 +121,7 @@ class HotTable:
         if first is None:
             return
         with connection.cursor().copy(sql.SQL("COPY {} FROM STDIN (FORMAT binary)").format(self._hot)) as copying:
-            for block in copy_blocks(chain([first], batches)):
+            for block in copy_blocks(chain([first], batches), stored_forms(self._table.columns)):
                 copying.write(block)
 
 

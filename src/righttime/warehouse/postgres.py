@@ -28,7 +28,7 @@ from righttime.ledger.postgres_writer import PostgresWriter
 from righttime.settings import Settings
 from righttime.warehouse.postgres_bonds import Bonds, references, set_constraints
 from righttime.warehouse.postgres_catalog import CATALOG, Found, require
-from righttime.warehouse.postgres_encode import copy_blocks
+from righttime.warehouse.postgres_encode import copy_blocks, stored_forms
 from righttime.warehouse.postgres_exchange import Exchange
 from righttime.warehouse.postgres_hold import Held, hold
 from righttime.warehouse.postgres_others import Others
@@ -113,7 +113,7 @@ class PostgresStore:
         query = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT binary)").format(entry, columns)
         token, count = _TOKEN + secrets.token_hex(16), [0, 0]
         writer.wrote(token)
-        taken = writer.copy(query, copy_blocks(_counted(table, batches, count)), step="write rows", table=table.name)
+        taken = writer.copy(query, copy_blocks(_counted(table, batches, count), stored_forms(table.columns)), step="write rows", table=table.name)
         with self._rolled_back(writer):
             if taken != count[0]:
                 raise SchemaChanged(table=table.name, difference=f"it took {taken} of {count[0]} rows, so something in the database drops rows")

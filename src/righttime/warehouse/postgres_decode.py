@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.types as kind
 from psycopg import sql
 
+from righttime.changes.types import stored_as
 from righttime.errors import WarehouseDamaged
 from righttime.ledger.postgres_connect import Connection
 from righttime.warehouse.postgres_arrays import decode_arrays, fixed_elements, list_array
@@ -27,6 +28,7 @@ from righttime.warehouse.postgres_types import DAY_ZERO, MICROSECOND_ZERO
 from righttime.warehouse.store import Positions
 
 _ARRAY_HEADER = 20
+_UNFIT = "a number with more than 20 digits before its point or 18 behind it, or none at all (correct it there: nothing is rounded here)"
 _FORMS: dict[pa.DataType, str] = {
     pa.bool_(): "u1",
     pa.int8(): ">i2",
@@ -66,7 +68,7 @@ class Decoder:
         if self.places:
             wanted.append(sql.SQL("array_agg(ctid), array_agg(xmin)"))
         for number, column in enumerate(self.columns):
-            wanted.extend(_wanted(sql.Identifier(self.names[number]), column.type, nulls=number in self._with_nulls))
+            wanted.extend(_wanted(sql.Identifier(self.names[number]), column, nulls=number in self._with_nulls))
         query = sql.SQL("SELECT {} {}").format(sql.SQL(", ").join(wanted), origin)
         with connection.cursor(binary=True) as cursor:
             result = cursor.execute(query, parameters or None).pgresult
@@ -138,7 +140,7 @@ class Decoder:
         try:
             return array.cast(column.type) if form != column.type else array
         except pa.ArrowInvalid:
-            raise self._unreadable(column, "a decimal that is no number of the declared type") from None
+            raise self._unreadable(column, _UNFIT if stored_as(column) is not None else "a decimal that is no number of the declared type") from None
 
     def _lists(self, column: pa.Field, content: bytes, lengths: npt.NDArray[np.int64], valid: npt.NDArray[np.bool_]) -> pa.Array:
         element = column.type.value_field
@@ -167,10 +169,11 @@ def _is_text(given: pa.DataType) -> bool:
     return bool(kind.is_string(given) or kind.is_binary(given) or kind.is_decimal(given) or kind.is_list(given))
 
 
-def _wanted(name: sql.Identifier, given: pa.DataType, *, nulls: bool) -> list[sql.Composable]:
+def _wanted(name: sql.Identifier, column: pa.Field, *, nulls: bool) -> list[sql.Composable]:
     """Return what to select for one column."""
+    given = column.type
     if _is_text(given):
-        text = _sent_as(name, given)
+        text = sql.SQL("{}::text").format(name) if stored_as(column) is not None else _sent_as(name, given)
         length = sql.SQL("coalesce(octet_length({}), -1)" if nulls else "octet_length({})").format(text)
         between = "''::bytea" if kind.is_binary(given) or kind.is_list(given) else "''"
         return [sql.SQL(f"string_agg({{}}, {between})").format(text), sql.SQL("array_agg({})").format(length)]

@@ -8,7 +8,8 @@ Promise: pure; a block holds at most `BLOCK_ROWS` rows. Numbers, dates, times, d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kind
 
+from righttime.changes.types import stored_as
 from righttime.warehouse.postgres_arrays import encode_arrays
 from righttime.warehouse.postgres_types import DAY_ZERO, MICROSECOND_ZERO
 
@@ -31,16 +33,23 @@ Numbers = npt.NDArray[np.int64]
 _WIDE = {pa.int8(): ">i2", pa.int16(): ">i2", pa.int32(): ">i4", pa.int64(): ">i8", pa.float32(): ">f4", pa.float64(): ">f8"}
 _GROUP = 10_000  # PostgreSQL keeps decimals in groups of four digits
 _INT64_DIGITS = 18
+_NO_UUID = "00000000-0000-0000-0000-000000000000"
+_UUID_DIGITS = [place for place, character in enumerate(_NO_UUID) if character == "0"]
 _LONG_BYTES = 64  # values longer than this are copied one by one, shorter ones all at once
 
 
-def copy_blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes | memoryview]:
-    """Yield the whole stream of a COPY: header, rows, trailer."""
+def stored_forms(columns: pa.Schema) -> dict[str, str]:
+    """Return by name the columns that are of another type in the database than theirs."""
+    return {field.name: other for field in columns if (other := stored_as(field)) is not None}
+
+
+def copy_blocks(batches: Iterable[pa.RecordBatch], forms: Mapping[str, str] = MappingProxyType({})) -> Iterator[bytes | memoryview]:
+    """Yield the whole stream of a COPY: header, rows, trailer; `forms` as `stored_forms` has them."""
     yield HEADER
     for batch in batches:
         step = _rows_per_block(batch)
         for start in range(0, batch.num_rows, step):
-            yield encode(batch.slice(start, step)).data
+            yield encode(batch.slice(start, step), forms).data
     yield TRAILER
 
 
@@ -49,9 +58,9 @@ def _rows_per_block(batch: pa.RecordBatch) -> int:
     return max(1, min(BLOCK_ROWS, BLOCK_BYTES // row_bytes))
 
 
-def encode(batch: pa.RecordBatch) -> Bytes:
+def encode(batch: pa.RecordBatch, forms: Mapping[str, str] = MappingProxyType({})) -> Bytes:
     """Return the rows of a batch in COPY's binary form."""
-    columns = [_column(column) for column in batch.columns]
+    columns = [_column(column, forms.get(name)) for name, column in zip(batch.schema.names, batch.columns, strict=True)]
     fixed = [column for column in columns if isinstance(column, _Fixed)]
     return _regular(fixed, batch.num_rows) if len(fixed) == len(columns) else _irregular(columns, batch.num_rows)
 
@@ -132,14 +141,18 @@ def _irregular(columns: list[_Fixed | _Varying], rows: int) -> Bytes:
     return out
 
 
-def _column(column: pa.Array) -> _Fixed | _Varying:
+def _column(column: pa.Array, form: str | None = None) -> _Fixed | _Varying:
+    if form == "uuid":
+        return _uuids(column)
+    if form == "jsonb":
+        column = pc.binary_join_element_wise("\x01", column, "")  # the version of the format
     if kind.is_string(column.type) or kind.is_binary(column.type):
         return _text(column)
     if kind.is_list(column.type):
         return _Varying(*encode_arrays(column, _fields))
     valid = None if column.null_count == 0 else column.is_valid().to_numpy(zero_copy_only=False)
     if kind.is_decimal(column.type):
-        return _Fixed(_decimal_bytes(column), valid)
+        return _Fixed(_decimal_bytes(column, plain=form == "numeric"), valid)
     return _Fixed(_number_bytes(column), valid)
 
 
@@ -186,15 +199,40 @@ def _text(column: pa.Array) -> _Varying:
     return _Varying(places[:-1], lengths, np.frombuffer(content or b"", dtype=np.uint8))
 
 
-def _decimal_bytes(column: pa.Array) -> Bytes:
-    """Return decimals in PostgreSQL's form with all groups that the type can have; the server drops zero groups at both ends."""
+def _uuids(column: pa.Array) -> _Fixed:
+    """Return the sixteen bytes that each text names."""
+    valid = None if column.null_count == 0 else column.is_valid().to_numpy(zero_copy_only=False)
+    whole = pa.concat_arrays([pc.fill_null(column, _NO_UUID)])  # one text after the other
+    _, offsets, content = whole.buffers()
+    start = int(np.frombuffer(offsets, dtype=np.int32)[whole.offset]) if len(whole) else 0
+    digits = np.frombuffer(content or b"", dtype=np.uint8)[start : start + 36 * len(whole)].reshape(-1, 36)[:, _UUID_DIGITS]
+    nibbles = np.where(digits > ord("9"), digits - ord("a") + 10, digits - ord("0"))
+    return _Fixed((nibbles[:, ::2] << 4 | nibbles[:, 1::2]).astype(np.uint8), valid)
+
+
+def _decimal_bytes(column: pa.Array, *, plain: bool = False) -> Bytes:
+    """Return decimals in PostgreSQL's form with all groups that the type can have; the server drops zero groups at both ends.
+
+    With `plain`, the type in the database has no scale: zeros at the end are not written, as nobody has written them.
+    """
     precision, scale = column.type.precision, column.type.scale
     whole_groups, part_groups = -(-(precision - scale) // 4), -(-scale // 4)
     negative, digits = _unscaled(column)
     whole, part = digits // 10**scale, digits % 10**scale * 10 ** (part_groups * 4 - scale)
     groups = [*_groups(whole, whole_groups), *_groups(part, part_groups)]
-    fields = [np.full(len(column), len(groups)), np.full(len(column), whole_groups - 1), np.where(negative, 0x4000, 0), np.full(len(column), scale), *groups]
+    shown = _scales(digits, scale) if plain else np.full(len(column), scale)
+    fields = [np.full(len(column), len(groups)), np.full(len(column), whole_groups - 1), np.where(negative, 0x4000, 0), shown, *groups]
     return _big_endian(np.stack(fields, axis=1).reshape(-1), ">i2").reshape(len(column), 2 * len(fields))
+
+
+def _scales(digits: npt.NDArray[Any], scale: int) -> npt.NDArray[np.int64]:
+    """Return how many digits behind the point each number has without the zeros at its end."""
+    shown = np.full(len(digits), scale)
+    rest = (digits % 10**scale).astype(np.int64)
+    for _ in range(scale):
+        ends = (rest % 10 == 0) & (shown > 0)
+        rest, shown = np.where(ends, rest // 10, rest), shown - ends
+    return shown
 
 
 def _unscaled(column: pa.Array) -> tuple[npt.NDArray[np.bool_], npt.NDArray[Any]]:

@@ -11,6 +11,7 @@ transaction that is over makes no more rows. Together they have too many bits fo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +24,10 @@ from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
 from righttime.changes.schema import TableSchema
+from righttime.changes.types import stored_as
 from righttime.errors import RowsMoved, WarehouseDamaged
 from righttime.warehouse.postgres_catalog import Found
+from righttime.warehouse.postgres_json import UUID
 from righttime.warehouse.store import Positions, Ranges
 
 _TID, _TID_ARRAY = 27, 1010
@@ -142,13 +145,16 @@ def within(table: TableSchema, names: tuple[str, ...], ranges: Ranges) -> tuple[
     conditions: list[sql.Composable] = []
     values: list[Any] = []
     for field, name in zip(table.columns, names, strict=True):
-        low, high = (_sendable(bound) for bound in ranges.get(field.name, (None, None)))
+        other = stored_as(field)
+        if other in ("json", "jsonb"):
+            continue  # they have no order, or another one
+        low, high = (_sendable(bound, other) for bound in ranges.get(field.name, (None, None)))
         column: sql.Composable = sql.Identifier(name)
         if low is not None and low == high:
             conditions.append(sql.SQL("{} = %s").format(column))
             values.append(low)
             continue
-        if kind.is_string(field.type):
+        if kind.is_string(field.type) and other is None:
             # The order of the database's language is not the order of characters, which is ours.
             column = sql.SQL('{} COLLATE "C"').format(column)
         for comparison, value in ((">=", low), ("<=", high)):
@@ -158,6 +164,8 @@ def within(table: TableSchema, names: tuple[str, ...], ranges: Ranges) -> tuple[
     return (sql.SQL(" AND ").join(conditions), tuple(values)) if conditions else None
 
 
-def _sendable(bound: Any) -> Any:
+def _sendable(bound: Any, other: str | None) -> Any:
     """Return a bound, None for a text that PostgreSQL has no form for: then more rows come than are wanted."""
-    return None if isinstance(bound, str) and "\0" in bound else bound
+    if isinstance(bound, str) and ("\0" in bound or (other == "uuid" and not re.match(UUID, bound))):
+        return None
+    return bound

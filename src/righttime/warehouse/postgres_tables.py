@@ -11,6 +11,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from righttime.changes.schema import TableSchema
+from righttime.changes.types import stored_as
 from righttime.errors import BadTable, TableExists
 from righttime.ledger.postgres_connect import Address, Connection, run
 from righttime.warehouse.postgres_catalog import declaration
@@ -49,12 +50,27 @@ def adopt_table(connection: Connection, address: Address, name: str, *, now_us: 
 def _refuse_unfit(connection: Connection, address: Address, table: TableSchema) -> None:
     """Refuse values that we cannot hold."""
     for field in table.columns:
+        _refuse_unfit_others(connection, address, table, field)
         odd = _odd_values(field.type)
         if odd:
             column = sql.Identifier(field.name)
             found = sql.SQL("SELECT 1 FROM {} WHERE {} IN ({}) LIMIT 1").format(address.table(table.name), column, sql.SQL(", ").join(map(sql.Literal, odd)))
             if run(connection, found):
                 raise BadTable(table=table.name, reason=f"column {field.name} holds {' or '.join(odd)}, which has no place outside of PostgreSQL")
+
+
+def _refuse_unfit_others(connection: Connection, address: Address, table: TableSchema, field: pa.Field) -> None:
+    other, column = stored_as(field), sql.Identifier(field.name)
+    if other in ("json", "jsonb") and field.name in table.keys:
+        raise BadTable(table=table.name, reason=f"column {field.name} is of type {other} and part of the key, and equal values may be different texts")
+    if other == "numeric":
+        unfit = sql.SQL("SELECT 1 FROM {0} WHERE {1} IN ('NaN', 'Infinity', '-Infinity') OR abs({1}) >= 1e20 OR {1} <> round({1}, 18) LIMIT 1")
+        if run(connection, unfit.format(address.table(table.name), column)):
+            change = sql.SQL("ALTER TABLE {} ALTER COLUMN {} TYPE numeric(38, …)").format(address.table(table.name), column).as_string(None)
+            reason = (
+                f"column {field.name} is numeric and holds a value with more than 20 digits before its point or 18 behind it, or none at all. First {change}"
+            )
+            raise BadTable(table=table.name, reason=reason)
 
 
 def _odd_values(kind: pa.DataType) -> tuple[str, ...]:

@@ -11,13 +11,15 @@ import re
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as kind
 
 from righttime.changes.ddl import format_type
 from righttime.changes.schema import TableSchema
-from righttime.changes.types import BOUNDED_TEXT, TIMESTAMP, TIMESTAMP_NTZ, BadType, decimal_type, list_type, text_length_max
+from righttime.changes.types import BOUNDED_TEXT, STORED_AS, TIMESTAMP, TIMESTAMP_NTZ, BadType, decimal_type, list_type, stored_as, text_length_max
 from righttime.errors import BadTable, WrongType
 from righttime.warehouse.postgres_arrays import is_array_of_values
+from righttime.warehouse.postgres_json import UUID, is_json, jsonb_text
 
 NAME_BYTES_MAX = 63
 DAY_ZERO = 10957  # days from 1970 to 2000, where PostgreSQL counts from
@@ -41,12 +43,19 @@ _NAMES: dict[pa.DataType, str] = {
     TIMESTAMP_NTZ: "timestamp without time zone",
 }
 _ARROW = {name: arrow for arrow, name in _NAMES.items()} | {"smallint": pa.int16(), "character varying": pa.string()}
+# Types that are read as another one of ours, which their column then remembers.
+_READ_AS = {"uuid": pa.string(), "json": pa.string(), "jsonb": pa.string(), "numeric": pa.decimal128(38, 18)}
+_SHOWN_MAX = 80
 _SAME = {"character varying": "text", "character varying[]": "text[]"}  # without a bound these two hold the same
 
 
 def sql_type(field: pa.Field) -> str:
     """Return a column's type as PostgreSQL's catalog spells it; raise `BadType` for maps, structs and arrays of these."""
-    bound = text_length_max(field)
+    bound, other = text_length_max(field), stored_as(field)
+    if other is not None:
+        if _READ_AS.get(other) != field.type:
+            raise BadType(f"column {field.name!r} has type {format_type(field)}, which is not what {other} of PostgreSQL is read as")
+        return other
     if bound is not None:
         return f"character varying({bound})"
     if kind.is_decimal(field.type):
@@ -67,7 +76,9 @@ def arrow_field(name: str, found: str, *, nullable: bool) -> pa.Field:
     """Return the column that a type of PostgreSQL's catalog is read as; raise `BadType` if there is none without loss."""
     if found in _ARROW:
         return pa.field(name, _ARROW[found], nullable=nullable)
-    if found.endswith("[]") and not found.startswith("character varying("):
+    if found in _READ_AS:
+        return pa.field(name, _READ_AS[found], nullable=nullable, metadata={STORED_AS: found.encode()})
+    if found.endswith("[]") and not found.startswith("character varying(") and found.removesuffix("[]") not in _READ_AS:
         return pa.field(name, list_type(arrow_field(name, found.removesuffix("[]"), nullable=True).type), nullable=nullable)
     match = re.fullmatch(r"numeric\((\d+),(\d+)\)", found)
     if match:
@@ -100,9 +111,10 @@ def check_storable(table: TableSchema, rows: pa.RecordBatch | pa.Table) -> None:
     """Raise `WrongType` if a value of these rows has no place in PostgreSQL; a few instructions per value, less for text."""
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         for part in column.chunks if isinstance(column, pa.ChunkedArray) else (column,):
-            reason = _unstorable(part)
+            other = stored_as(table.columns.field(name))
+            reason = _unstorable(part) or (_other_than(part, other) if other is not None else None)
             if reason is not None:
-                raise WrongType(table=table.name, column=name, value=reason, expected="a column in PostgreSQL")
+                raise WrongType(table=table.name, column=name, value=reason, expected=f"a column {f'of type {other} ' if other else ''}in PostgreSQL")
 
 
 def _unstorable(column: pa.Array) -> str | None:
@@ -115,6 +127,25 @@ def _unstorable(column: pa.Array) -> str | None:
     if kind.is_timestamp(column.type) and _outside(column.view(pa.int64()), _MICROSECONDS):
         return "a time before 4713 BC"
     return None
+
+
+def _other_than(column: pa.Array, wanted: str) -> str | None:
+    """Say what is not as a column of that type gives it back."""
+    if wanted == "uuid":
+        fits = pc.match_substring_regex(column, UUID)
+        odd = column.filter(pc.invert(fits))
+        return f"{_shown(odd[0].as_py())}, which is no UUID in lower case," if len(odd.drop_null()) else None
+    for text in column.to_pylist() if wanted in ("json", "jsonb") else ():
+        written = text if text is None or wanted == "json" else jsonb_text(text)
+        if text is not None and (written is None or not is_json(text)):
+            return f"{_shown(text)}, which is no JSON,"
+        if written != text:
+            return f"{_shown(text)}, which has to be written as {_shown(written)},"
+    return None
+
+
+def _shown(text: str | None) -> str:
+    return repr(text if text is None or len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…")
 
 
 def _outside(column: pa.Array, bounds: tuple[int, int]) -> bool:
