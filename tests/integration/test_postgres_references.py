@@ -319,6 +319,19 @@ def test_a_table_is_stored_with_what_it_refers_to(star: rt.Warehouse, load: rt.P
     assert len(stored(other, "sale")) == 104
 
 
+def test_a_tapped_table_is_stored_with_what_refers_to_it(star: rt.Warehouse, load: rt.Producer, other: psycopg.Connection[Any]) -> None:
+    """Its stream gets the rows first, also where another table was named."""
+    star.tap("customer")
+    load.insert("customer", (4, "Alan", None))
+    load.insert("sale", (3, 4, 30))
+    load.commit()
+    star.materialize("sale")
+    load.insert("customer", (5, "Barbara", None))
+    load.insert("sale", (4, 5, 40))
+    load.commit(materialize=True)
+    assert len(stored(other, "sale")) == 4
+
+
 def test_rows_that_go_past_memory_take_along_what_they_refer_to(url: str, other: psycopg.Connection[Any], tmp_path: Path) -> None:
     """A bulk load is stored at once; rows of the dimension that are in memory go with it."""
     other.execute(STAR.replace("id bigint PRIMARY KEY", "id bigint").encode())  # unique keys are looked up in memory

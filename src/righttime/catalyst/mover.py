@@ -109,22 +109,22 @@ class Mover:
         Where one cannot be stored the others are, and then its error is raised.
         """
         failure: RightTimeError | None = None
+        together = connected(tables, self.references()) if tables else set()
         try:
-            self.before_storing(tables)
+            self.before_storing(together)
         except RightTimeError as error:
             failure = error  # of a stream: its table is stored up to what the stream has
         with self._lock:
-            state = self._store_each(set(tables))
+            state = self._store_each(together, asked=set(tables))
         if failure is not None:
             raise failure
         return state
 
-    def _store_each(self, asked: set[str]) -> int:
-        """Store what can be stored, and raise the first error of a table that was asked for, if there is one.
+    def _store_each(self, tables: set[str], *, asked: set[str]) -> int:
+        """Store what can be stored of `tables`, and raise the first error of a table that was asked for, if there is one.
 
         It goes on as long as errors name a table: any other would meet all of them.
         """
-        tables = connected(asked, self.references()) if asked else asked
         state: int | None = None
         errors: list[RightTimeError] = []
         while state is None and (tables or not errors):

@@ -107,6 +107,7 @@ class PostgresStore:
         exchange = Exchange.of(writer, self.address, table, found, bonds) if bonds.incoming else None
         if exchange is not None and not exchange.is_under_way(writer):
             exchange = None
+        self._bonds[table.name] = bonds
         bonds.put_off(writer, table)
         columns = sql.SQL(", ").join(map(sql.Identifier, names))
         entry = self.address.table(table.name) if exchange is None else exchange.entry
@@ -139,7 +140,6 @@ class PostgresStore:
             found = require(Found.of(rows[0]) if rows else None, table)
             found.names(table, writing=True)
             bonds = Bonds.of(writer, self.address, table)
-        self._bonds[table.name] = bonds
         return found, bonds
 
     def remove(self, table: TableSchema, version: int, gone: Mapping[str, Positions], *, batch_id: str, changed: Collection[str] = ()) -> Removal:
@@ -163,6 +163,7 @@ class PostgresStore:
         """Remove rows of a table that foreign keys refer to: which of them live on is known once the new rows are there."""
         exchange.bonds.refuse_before_update(exchange.table)
         exchange.refuse_not_kept(changed)
+        self._bonds[exchange.table.name] = exchange.bonds
         exchange.bonds.put_off(writer, exchange.table)
         token = f"{_TOKEN}{secrets.token_hex(16)}{_ASIDE}{len(places)}"
         writer.wrote(token)
@@ -237,6 +238,7 @@ class PostgresStore:
 
     def undo(self, table: TableSchema, *, version: int) -> int:
         """Roll the writer's transaction back and return the version, which is the newest; `ForeignCommit` if it is not."""
+        self._bonds.clear()
         if self._writer is not None:
             self._writer.roll_back()
         newest = self.newest_version(table)
