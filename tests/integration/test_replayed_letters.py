@@ -65,8 +65,9 @@ def test_dead_letters_are_tried_again(tmp_path: Path, spark_owner: SparkOwner) -
             assert running.replay([failed["DKK"], failed["NOK"]], timeout="120s") == 1
             assert paid(wh) == [(1, 7, None), (2, 2, "Krone")]
             assert letters(wh).keys() == {"SEK", "NOK"}
-            with pytest.raises(UnknownFlowLetter):
-                running.replay([failed["DKK"]], timeout="120s")
+            with pytest.raises(UnknownFlowLetter) as refused:
+                running.replay([failed["DKK"], 7, None], timeout="120s")  # type: ignore[list-item]
+            assert refused.value.context["ids"] == ", ".join(sorted([failed["DKK"], "7", "None"])), "what is no id stops nobody"
         with pytest.raises(ReplayUnfinished):
             running.replay()
     with rt.open(tmp_path / "wh", background_idle_s=0) as wh, wh.run(declared(rates)) as running:

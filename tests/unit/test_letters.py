@@ -110,5 +110,13 @@ def test_letters_with_an_image_are_tried_again_and_others_are_not() -> None:
     assert len(again) == 2 and [row["k"] for row in again.again(None, job=3).rows["02_apply"].to_pylist()] == [2]
 
 
+def test_all_rows_that_pass_are_counted_though_they_had_failed_for_different_reasons() -> None:
+    """Equal rows of one step are one image, and what was wrong with them may have changed from one to the other."""
+    about = {"step": "02_apply", "origin": "f.py:1", "weight": 1, "row": '{"k":1}', "image": image(1)}
+    book = LetterBook("sales", {}, letters_max=10)
+    book.take(pa.Table.from_pylist([{**about, "job": 1, "reason": "no rate"}, {**about, "job": 2, "reason": "no file"}], DEAD_LETTERS), {}, {})
+    assert book.again(None, job=3).passed(DEAD_LETTERS.empty_table()) == 2
+
+
 def image(k: int) -> bytes:
     return image_of(pa.table({"k": [k], "_job": [1], "_w": [1]}))

@@ -61,7 +61,9 @@ class Retried:
 
     def passed(self, failed: pa.Table) -> int:
         """Return how many of them did not fail again."""
-        tried = Counter({(letter.step, letter.image): -letter.weight for letter in self.letters})
+        tried: Counter[tuple[str, bytes | None]] = Counter()
+        for letter in self.letters:
+            tried[letter.step, letter.image] -= letter.weight
         for row in failed.to_pylist():
             if row["weight"] > 0 and (row["step"], row["image"]) in tried:
                 tried[row["step"], row["image"]] = 0

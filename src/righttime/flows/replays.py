@@ -28,8 +28,8 @@ class Replays:
         self._waiting: list[Replay] = []
 
     def ask(self, ids: Iterable[str] | None) -> Replay:
-        """Have letters tried again by the next drain."""
-        made = Replay(None if ids is None else frozenset([ids] if isinstance(ids, str) else ids))
+        """Have letters tried again by the next drain; what is no text is the id of none, as it looks."""
+        made = Replay(None if ids is None else frozenset(map(str, [ids] if isinstance(ids, str) or not isinstance(ids, Iterable) else ids)))
         with self._lock:
             self._waiting.append(made)
         return made
