@@ -224,3 +224,25 @@ def test_an_append_that_failed_may_come_again_under_its_id(wh: rt.Warehouse, des
         assert appended(desk, 1, [{"id": 1}]) == getattr(error, "code", "service.failed")
     assert appended(desk, 1, [{"id": 1}]) == appended(desk, 1, [{"id": 1}]) == 1
     assert line.changes().num_rows == 1
+
+
+def test_appends_that_failed_are_forgotten_like_others(wh: rt.Warehouse, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk fails every append, each under an id of its own; the memory of answers is bounded all the same."""
+    monkeypatch.setattr(desk_module, "_ANSWERS_MAX", 3)
+    wh.create_stream("line", "id INT", keys=["id"])
+
+    def fails(*arguments: Any, **options: Any) -> None:
+        raise CommitFailed(source="streams", step="-", reason="no space left")
+
+    monkeypatch.setattr(wh._writer("test").flows.feed.streams, "append", fails)
+    for number in range(20):
+        assert appended(desk, number, [{"id": 1}]) == CommitFailed.code
+    assert len(desk._answers) == 3
+
+
+@pytest.mark.parametrize("action", ["stream.append", "stream.heartbeat"])
+def test_an_id_that_is_no_id_is_not_kept(desk: Desk, action: str) -> None:
+    """What is remembered of each call is bounded, too: a stranger's id may be as long as a message."""
+    answer = ask(desk, action, {"append": "x" * 1000, "call": "x" * 1000, "mark": 0, "changes": []})
+    assert answer.header["error"]["code"] == "message.bad"
+    assert not desk._answers

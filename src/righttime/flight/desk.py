@@ -29,6 +29,7 @@ log = get_log("flight")
 
 PROTOCOL = 1
 _ANSWERS_MAX = 1024
+_ID_LENGTH_MAX = 64
 _TICKET_BYTES_MAX = 16 * 1024 * 1024
 _ROWS_AT_ONCE = 65_536
 _Found = TypeVar("_Found")
@@ -180,12 +181,14 @@ class Desk:
         return {*self._calls, *self.loading.sequenced}
 
     def _once(self, key: tuple[str, str]) -> "_Once":
+        if len(key[1]) > _ID_LENGTH_MAX:
+            raise BadMessage(reason=f"the id of a call has at most {_ID_LENGTH_MAX} characters")
         with self._answers_lock:
             once = self._answers.setdefault(key, _Once())
             self._answers.move_to_end(key)
             if len(self._answers) > _ANSWERS_MAX:
                 # One that is still at work is kept: asked again, it must not be carried out again.
-                oldest = next((known for known, call in self._answers.items() if call.answered), None)
+                oldest = next((known for known, call in self._answers.items() if call.ended), None)
                 if oldest is not None and oldest != key:
                     del self._answers[oldest]
             return once
@@ -222,20 +225,21 @@ class Desk:
 
 
 class _Once:
-    """One call: carried out by the first who asks, the answer for all."""
+    """One call: carried out by the first who asks, the answer for all. One that raises has no answer, and is carried out again if it is asked for again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._answer: pa.Buffer | None = None
-
-    @property
-    def answered(self) -> bool:
-        return self._answer is not None
+        self.ended = False
 
     def answer(self, work: Callable[[], pa.Buffer]) -> pa.Buffer:
         with self._lock:
             if self._answer is None:
-                self._answer = work()
+                self.ended = False
+                try:
+                    self._answer = work()
+                finally:
+                    self.ended = True
             return self._answer
 
 
