@@ -552,6 +552,18 @@ def test_a_drain_lets_a_crowd_of_queries_come_to_its_end(stage: Stage, monkeypat
     assert stage.query() == {0: 0, 1: 1, 3: 3}
 
 
+def test_snapshots_that_nobody_asks_are_no_crowd(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are held for questions to come, for minutes maybe, and keep no core busy meanwhile: a drain that waited for them would be late each time."""
+    monkeypatch.setattr(runner, "_YIELD_S", 60.0)
+    stage.run()
+    with ExitStack() as held:
+        states = [held.enter_context(stage.wh.snapshot("t")) for _ in range(5)]
+        stage.insert(1, 1)
+        stage.clock.advance(1)
+        assert stage.ask().result(20) == {1: 1}
+        assert [state.read("t").rows() for state in states] == [[]] * 5
+
+
 def test_a_drain_begins_though_a_crowd_runs_when_twice_as_many_wait(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the crowd does not come to its end long before the drain does. Queries on other tables do not count: they do not wait for it."""
     monkeypatch.setattr(runner, "_YIELD_S", 20.0)

@@ -30,6 +30,7 @@ class LeaseTable:
 
     def __init__(self) -> None:
         self._live: dict[int, Lease] = {}
+        self._standing: set[int] = set()
         self._tickets: dict[int, float] = {}
         self._next_id = 1
 
@@ -50,6 +51,15 @@ class LeaseTable:
             self._tickets.pop(ticket, None)
         return lease
 
+    def stand(self, lease: Lease) -> None:
+        """Note that a lease is held for questions to come, and no query runs on it."""
+        self._standing.add(lease.lease_id)
+
+    @property
+    def running(self) -> int:
+        """How many queries run."""
+        return len(self._live.keys() - self._standing)
+
     def open_ticket(self, *, now_s: float, ttl_s: float) -> int:
         """Give a refused query priority: materializations wait until it has registered or `ttl_s` has passed."""
         ticket = self._take_id()
@@ -69,11 +79,13 @@ class LeaseTable:
     def release(self, lease: Lease, *, now_s: float) -> bool:
         """End a lease; False if it had expired before."""
         self._live.pop(lease.lease_id, None)
+        self._standing.discard(lease.lease_id)
         return now_s <= lease.expires_s
 
     def freeable(self, lane: LaneKey, *, stored_id: int, now_s: float) -> list[Span]:
         """Return the rows of the lane that may leave memory, stored and in no live lease, as ascending intervals from 0 on."""
         self._live = {lease_id: lease for lease_id, lease in self._live.items() if lease.expires_s > now_s}
+        self._standing &= self._live.keys()
         found: list[Span] = []
         low = 0
         for first_id, last_id in sorted(lease.intervals[lane] for lease in self._live.values() if lane in lease.intervals):

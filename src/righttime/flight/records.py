@@ -40,7 +40,7 @@ def contract_of(record: object) -> Contract:
     freshness_us, as_of_us = message.number("freshness_us"), message.optional_number("as_of_us")
     if on_late not in ("error", "answer") or freshness_us < 0 or (as_of_us or 0) < 0:
         raise BadMessage(reason="the contract contradicts itself")
-    return Contract(freshness_us, message.seconds("wait_s"), "error" if on_late == "error" else "answer", as_of_us)
+    return Contract(freshness_us, message.seconds("wait_s"), "error" if on_late == "error" else "answer", as_of_us, message.header.get("standing") is True)
 
 
 def status_record(status: Status) -> dict[str, Any]:

@@ -205,13 +205,13 @@ class FlowRunner:
         meanwhile are taken along. The more wait already, the sooner it begins, so that cores have something to do until it has ended."""
         catalyst, crowd = self._with.catalyst, _CROWD * self._with.cores
         with catalyst.lock:
-            if len(catalyst.leases) + len(catalyst.admissions) <= crowd:
+            if catalyst.leases.running + len(catalyst.admissions) <= crowd:
                 return
         self._queue.await_published(_YIELD_S)  # whoever waits for these is about to run
 
         def few_run() -> bool:
             waiting = sum(not admission.tables.isdisjoint(self.link.tables) for admission in catalyst.admissions)
-            return self._queue.stopping or len(catalyst.leases) <= max(crowd, waiting // 2)
+            return self._queue.stopping or catalyst.leases.running <= max(crowd, waiting // 2)
 
         with catalyst.lock:
             catalyst.space.wait_for(few_run, timeout=_YIELD_S)

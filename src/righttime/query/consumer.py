@@ -103,7 +103,7 @@ class Consumer(SqlAnswers):
         as_of: datetime | int | None = None,
     ) -> StandingSnapshot:
         """Take one state of some tables, or those behind some views, or of all, for questions to come."""
-        contract = self._contract(freshness, wait, on_late, as_of)
+        contract = replace(self._contract(freshness, wait, on_late, as_of), standing=True)
         tables: set[str] = set()
         self._resolve([str(name).lower() for name in names] or list(self._schemas), tables, {}, depth=0)
         with ExitStack() as held:

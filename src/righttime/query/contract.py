@@ -20,12 +20,16 @@ _MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """What one query was promised: no staler than `freshness_us`, or exactly the cut `as_of_us`, within `wait_s`."""
+    """What one query was promised: no staler than `freshness_us`, or exactly the cut `as_of_us`, within `wait_s`.
+
+    What is `standing` is for questions to come: it is held, and nothing runs on it meanwhile.
+    """
 
     freshness_us: int
     wait_s: float
     on_late: OnLate
     as_of_us: int | None
+    standing: bool = False
 
 
 def make_contract(

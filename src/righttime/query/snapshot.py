@@ -134,6 +134,9 @@ class Snapshots:
         with catalyst.admitted(tables) as admission:
             taken, accuracy = self._taken(tables, contract, own, admission, asked_us=asked_us, deadline_s=started_s + contract.wait_s)
         try:
+            if contract.standing:
+                with catalyst.lock:
+                    catalyst.leases.stand(taken.lease)
             waited_s = catalyst.clock.monotonic_s() - started_s
             expires_s, streams = taken.lease.expires_s, self.stream_cuts(tables, accuracy)
             yield Snapshot(
