@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from righttime.catalyst.durable import Declared
-from righttime.catalyst.interrupts import uninterrupted
+from righttime.changes.interrupts import uninterrupted
 from righttime.catalyst.policies import Immediate, Policy
 from righttime.catalyst.port import checked_source
 from righttime.catalyst.producer import Producer

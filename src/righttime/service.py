@@ -20,7 +20,7 @@ import pyarrow.dataset as ds
 
 from righttime.catalyst.durable import Declared
 from righttime.catalyst.images import Images, forget_spilled
-from righttime.catalyst.interrupts import uninterrupted
+from righttime.changes.interrupts import uninterrupted
 from righttime.catalyst.keeper import Keeper
 from righttime.catalyst.local import LocalSessions
 from righttime.catalyst.mover import Mover

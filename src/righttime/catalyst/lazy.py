@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from righttime.catalyst.archive import Archive
-from righttime.catalyst.interrupts import uninterrupted
+from righttime.changes.interrupts import uninterrupted
 from righttime.catalyst.listener import Listener
 from righttime.catalyst.messages import Content, Flush, Made, Published
 from righttime.catalyst.policies import Policy

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from righttime.catalyst.bonds import connected
 from righttime.catalyst.doubt import Doubt
-from righttime.catalyst.interrupts import InterruptedAfterCommit
+from righttime.changes.interrupts import InterruptedAfterCommit
 from righttime.catalyst.links import Link
 from righttime.catalyst.messages import Bypass, Content, Flush, Made, Published
 from righttime.catalyst.mover import Mover

@@ -15,7 +15,7 @@ from righttime.catalyst.bonds import connected
 from righttime.catalyst.capture import LaneCapture, Overtaken, capture, storable_cuts
 from righttime.catalyst.doubt import Doubts
 from righttime.catalyst.durable import Declared, DurableStep, Order
-from righttime.catalyst.interrupts import uninterrupted
+from righttime.changes.interrupts import uninterrupted
 from righttime.catalyst.links import Link
 from righttime.catalyst.log import Log, LogEntry
 from righttime.catalyst.messages import Adopted, Bypass, Published

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from righttime.catalyst.face import Ask, ProducerFace
-from righttime.catalyst.interrupts import InterruptedAfterCommit
+from righttime.changes.interrupts import InterruptedAfterCommit
 from righttime.catalyst.lazy import LazyCommits
 from righttime.catalyst.messages import Bypass, Content, Published
 from righttime.catalyst.policies import Policy, start_policy

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from righttime.catalyst.ends import Hidden, by_unit
 from righttime.catalyst.gathering import gather
-from righttime.catalyst.interrupts import interruptible
+from righttime.changes.interrupts import interruptible
 from righttime.catalyst.laneview import OPEN_US, LaneView
 from righttime.catalyst.links import Link
 from righttime.catalyst.port import CheckStorable, anything_goes

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from righttime.changes.interrupts import uninterrupted
 from righttime.errors import LogFull
 from righttime.errors.flows import BadStream, StreamTime
 from righttime.queues.commits import CommitIn, share_of
@@ -154,7 +155,9 @@ class FedStreams(ReadableStreams):
             if (known := self._known(terms.append_id, streams)) is not None:
                 return known.appended, None
             judged = works()
-            return self._write(judged, terms), tuple(work.given.schema.name for work in judged if work.quiet)
+            quiet = tuple(work.given.schema.name for work in judged if work.quiet)
+            with uninterrupted():  # what is in the log and not shown would give its place there to the next append
+                return self._write(judged, terms), quiet
 
     def _known(self, append_id: AppendId | None, streams: str) -> Outcome | None:
         """Return what became of an append that comes again; the caller has the feed lock."""
@@ -233,7 +236,8 @@ class FedStreams(ReadableStreams):
             self._check_time(stream.schema, time_us)
             if stream.watermark_us is not None and time_us <= stream.watermark_us:
                 return None
-            self._feed.beat(stream, time_us)
+            with uninterrupted():
+                self._feed.beat(stream, time_us)
             return stream.schema.name
 
     def _tell(self, names: Sequence[str], time_us: int, rows: int) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from righttime.changes.interrupts import uninterrupted
 from righttime.errors import CommitFailed, WarehouseDamaged
 from righttime.queues.commits import CommitIn, Share, read_share
 from righttime.queues.feed_log import FeedLog, Record
@@ -184,10 +185,11 @@ class Feed:
     def _keep_short(self, must_turn: Callable[[], bool]) -> None:
         """Seal long tails, and begin a new file of the log if need be; the caller has `sealer`."""
         try:
-            if not self._closed:
-                self._seal_all(rows_min=self._settings.stream_segment_rows)
-                if must_turn():
-                    self._turn()
+            with uninterrupted():  # segments and files of the log are known from when they have their names
+                if not self._closed:
+                    self._seal_all(rows_min=self._settings.stream_segment_rows)
+                    if must_turn():
+                        self._turn()
         except OSError as error:
             # The appends are durable whatever happens here; the next one tries again.
             log.warning("feed.not_kept_up", reason=str(error))

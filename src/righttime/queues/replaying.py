@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from righttime.changes.interrupts import uninterrupted
 from righttime.errors.flows import UnknownLetter
 from righttime.queues.appending import FedStreams, Terms
 from righttime.queues.declared import Appended
@@ -62,5 +63,6 @@ class ReplayedStreams(FedStreams):
                 given = self._given(name, [])
                 plan = stream.plan(given, time_us=None, letters_max=self._settings.stream_dead_letters_max)
                 answer = None if append_id is None else (append_id, Outcome(discarded=len(gone)))
-                self._feed.write([Work(stream, given, plan, resolved=gone)], [], time_us=0, transaction=None, answer=answer)
+                with uninterrupted():
+                    self._feed.write([Work(stream, given, plan, resolved=gone)], [], time_us=0, transaction=None, answer=answer)
         return len(gone)
