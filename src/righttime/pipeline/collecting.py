@@ -18,7 +18,8 @@ from pyspark.sql import DataFrame
 from righttime.pipeline.operators.query import Frame, Query, frame_of, names
 
 TAG = "tag"
-_TOO_LARGE = "spark.driver.maxResultSize"  # as Spark says that it gave up for it
+# As Spark says that it gave up for it: of what it brought to the driver, or of what a task had to keep of it on the way. No row is to blame for that.
+_TOO_LARGE = ("spark.driver.maxResultSize", "SparkOutOfMemoryError", "UNABLE_TO_ACQUIRE_MEMORY", "Not enough memory to build and broadcast")
 
 
 class TooMuchOutput(Exception):
@@ -69,7 +70,7 @@ def run_union(union: DataFrame, rows_max: int | None = None) -> pa.Table:
         # Not toArrow(): that casts to a schema in which fields of a null struct may not be null, which Arrow refuses.
         everything = pa.Table.from_batches(union._collect_as_arrow(empty_list_if_zero_records=False))  # type: ignore[operator]
     except Exception as error:
-        if _TOO_LARGE in str(error):
+        if any(words in str(error) for words in _TOO_LARGE):
             raise TooMuchOutput from error
         raise
     if rows_max is not None and everything.num_rows > rows_max:
