@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from righttime.catalyst.durable import Declared
-from righttime.changes.interrupts import uninterrupted
 from righttime.catalyst.policies import Immediate, Policy
 from righttime.catalyst.port import checked_source
 from righttime.catalyst.producer import Producer
 from righttime.changes.clock import Clock, SystemClock
 from righttime.changes.durations import Duration, duration_us
+from righttime.changes.interrupts import uninterrupted
 from righttime.changes.schema import TableSchema, declare_table
 from righttime.errors import BadSetting, BadTable, NameTaken, NotAWarehouse, ReceiptUnknown, TableExists, UnknownTable, WarehouseClosed
 from righttime.flight.group import GroupWarehouse, open_service

@@ -20,7 +20,6 @@ import pyarrow.dataset as ds
 
 from righttime.catalyst.durable import Declared
 from righttime.catalyst.images import Images, forget_spilled
-from righttime.changes.interrupts import uninterrupted
 from righttime.catalyst.keeper import Keeper
 from righttime.catalyst.local import LocalSessions
 from righttime.catalyst.mover import Mover
@@ -32,6 +31,7 @@ from righttime.catalyst.room import Room
 from righttime.catalyst.settler import Settler
 from righttime.catalyst.shell import Catalyst
 from righttime.changes.clock import Clock, SystemClock, TimeAuthority
+from righttime.changes.interrupts import uninterrupted
 from righttime.changes.schema import TableSchema
 from righttime.errors import BadSetting, WriterLost
 from righttime.flows.manager import FlowParts, Flows

@@ -106,7 +106,7 @@ def test_what_stops_a_flow_stops_it_from_files_too(child: SparkSession, tmp_path
     ],
 )
 def test_a_result_that_spark_gives_up_for_its_size_is_too_much(words: str) -> None:
-    """Rows may be few and wide; Spark bounds their bytes, and what a task keeps of them. A drain that meets such a bound goes into files: no row is to blame."""
+    """Rows may be few and wide; Spark bounds their bytes, and what a task keeps of them. A drain that meets such a bound goes into files."""
 
     class Wide:
         def _collect_as_arrow(self, **options: Any) -> Any:

@@ -59,7 +59,12 @@ def test_an_append_after_an_interrupted_one_is_there_after_a_restart(tmp_path: P
         for stream in made:
             wh.create_stream(stream, "id INT", keys=["id"], on_bad="dead_letter")
         place = _FIRST
-        while pressed_at(place, lambda: wh.append({stream: [{"id": 2 * place}, {"id": 2 * place}] for stream in made})):
+
+        def append() -> None:
+            """Two rows with one key, of which the second becomes a dead letter."""
+            wh.append({stream: [{"id": 2 * place}, {"id": 2 * place}] for stream in made})
+
+        while pressed_at(place, append):
             wh.append({stream: [{"id": 2 * place + 1}] for stream in made})
             place += _STEP
         for stream in made:

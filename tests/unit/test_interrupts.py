@@ -10,8 +10,8 @@ from deltalake import DeltaTable
 
 import righttime as rt
 from righttime.catalyst import log, mover
-from righttime.changes.interrupts import uninterrupted
 from righttime.changes.faults import CrashPoint
+from righttime.changes.interrupts import uninterrupted
 from righttime.ledger import sqlite
 from righttime.warehouse import lakehouse
 

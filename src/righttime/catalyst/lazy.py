@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from righttime.catalyst.archive import Archive
-from righttime.changes.interrupts import uninterrupted
 from righttime.catalyst.listener import Listener
 from righttime.catalyst.messages import Content, Flush, Made, Published
 from righttime.catalyst.policies import Policy
 from righttime.catalyst.port import Session
+from righttime.changes.interrupts import uninterrupted
 from righttime.settings import Settings
 from righttime.telemetry import get_log
 

@@ -8,8 +8,8 @@ Promise: an answer that fails is tried again at the next round, and the waiting 
 import threading
 from collections.abc import Callable
 
-from righttime.changes.interrupts import uninterrupted
 from righttime.catalyst.port import Session
+from righttime.changes.interrupts import uninterrupted
 from righttime.errors import RightTimeError
 from righttime.telemetry import get_log
 

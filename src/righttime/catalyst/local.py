@@ -10,13 +10,13 @@ from dataclasses import replace
 
 from righttime.catalyst.bonds import connected
 from righttime.catalyst.doubt import Doubt
-from righttime.changes.interrupts import InterruptedAfterCommit
 from righttime.catalyst.links import Link
 from righttime.catalyst.messages import Bypass, Content, Flush, Made, Published
 from righttime.catalyst.mover import Mover
 from righttime.catalyst.room import Room
 from righttime.catalyst.settler import Settler
 from righttime.catalyst.shell import Catalyst
+from righttime.changes.interrupts import InterruptedAfterCommit
 from righttime.changes.position import Commit
 from righttime.changes.schema import TableSchema
 from righttime.errors import CommitFailed, CommitUnknown, NotStored, RightTimeError

@@ -15,7 +15,6 @@ from righttime.catalyst.bonds import connected
 from righttime.catalyst.capture import LaneCapture, Overtaken, capture, storable_cuts
 from righttime.catalyst.doubt import Doubts
 from righttime.catalyst.durable import Declared, DurableStep, Order
-from righttime.changes.interrupts import uninterrupted
 from righttime.catalyst.links import Link
 from righttime.catalyst.log import Log, LogEntry
 from righttime.catalyst.messages import Adopted, Bypass, Published
@@ -26,6 +25,7 @@ from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.step_files import StepFiles
 from righttime.catalyst.table import MemoryTable
 from righttime.changes.faults import CrashPoint, reach
+from righttime.changes.interrupts import uninterrupted
 from righttime.changes.position import Commit
 from righttime.changes.schema import TableSchema
 from righttime.errors import CommitFailed, CommitUnknown, RightTimeError, RowsMoved, StoringFailed, WriterLost

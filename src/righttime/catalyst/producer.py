@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from righttime.catalyst.face import Ask, ProducerFace
-from righttime.changes.interrupts import InterruptedAfterCommit
 from righttime.catalyst.lazy import LazyCommits
 from righttime.catalyst.messages import Bypass, Content, Published
 from righttime.catalyst.policies import Policy, start_policy
@@ -19,6 +18,7 @@ from righttime.catalyst.port import Port, anything_goes
 from righttime.catalyst.transaction import OpenTransaction
 from righttime.changes.clock import Clock
 from righttime.changes.faults import CrashPoint, reach
+from righttime.changes.interrupts import InterruptedAfterCommit
 from righttime.changes.operations import Operations
 from righttime.errors import BadSetting, NotLazy, NotStored, ProducerClosed, RightTimeError, SessionLost
 

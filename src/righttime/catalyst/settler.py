@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from righttime.catalyst.ends import Hidden, by_unit
 from righttime.catalyst.gathering import gather
-from righttime.changes.interrupts import interruptible
 from righttime.catalyst.laneview import OPEN_US, LaneView
 from righttime.catalyst.links import Link
 from righttime.catalyst.port import CheckStorable, anything_goes
@@ -27,6 +26,7 @@ from righttime.catalyst.shell import Catalyst
 from righttime.catalyst.steps import Entry
 from righttime.catalyst.table import VERSIONS, Lane, MemoryTable
 from righttime.catalyst.uniqueness import refuse_taken_keys
+from righttime.changes.interrupts import interruptible
 from righttime.changes.rows import Chunk
 from righttime.changes.schema import TableSchema
 from righttime.errors import CommitFailed, FreshnessUnavailable, KeyTaken, RowsMoved, VersionGone, WarehouseDamaged
