@@ -1,5 +1,7 @@
 """A project from `righttime init` on: checked, fed, run, asked, kept running; and what is said when it is wrong."""
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 
 import righttime as rt
+from righttime import cli
 from righttime.pipeline.spark import SparkOwner
 from tests.end_to_end.cli_support import Ended, Terminal
 from tests.support.warm_python import run_warm
@@ -45,6 +48,22 @@ def fed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shop(fed: Path, tmp_path: Path) -> Path:
     """A project of the test's own."""
     return Path(shutil.copytree(fed, tmp_path / "shop"))
+
+
+@pytest.fixture(scope="module")
+def run_once(fed: Path, tmp_path_factory: pytest.TempPathFactory, spark_owner: SparkOwner) -> Path:
+    """The same project after `righttime run`; copy it before you change it."""
+    spark_owner.session()
+    folder = Path(shutil.copytree(fed, tmp_path_factory.mktemp("projects") / "shop"))
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert cli.run(["run", "-p", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def loaded(run_once: Path, tmp_path: Path) -> Path:
+    """A project of the test's own whose tables are there."""
+    return Path(shutil.copytree(run_once, tmp_path / "shop"))
 
 
 def python(*arguments: object, cwd: Path | None = None) -> str:
@@ -198,14 +217,13 @@ def test_run_brings_tables_up_to_now_each_time(terminal: Terminal, shop: Path) -
     assert re.search(r"sales +\d+ +0 +0 +", third.out), third.out
 
 
-def test_a_receipt_is_shown_with_the_transactions_of_its_sources(terminal: Terminal, shop: Path) -> None:
+def test_a_receipt_is_shown_with_the_transactions_of_its_sources(terminal: Terminal, loaded: Path) -> None:
     """What the JSON says of the streams of a flow stands in the text, too."""
-    assert terminal("run", "-p", shop).code == 0
-    with rt.open(shop / "warehouse", create=False) as wh:
+    with rt.open(loaded / "warehouse", create=False) as wh:
         wh.stream("item").insert([{"item_id": 77, "title": "pot", "category": "kitchen"}])
         receipt = wh.sql(TOTALS, freshness="1h").receipt
 
-    shown = terminal("receipt", "show", receipt.receipt_id, "-w", shop).out
+    shown = terminal("receipt", "show", receipt.receipt_id, "-w", loaded).out
 
     cuts = {cut.stream: cut for cut in receipt.streams}
     inside = cuts["purchase"].last_inside
@@ -214,74 +232,75 @@ def test_a_receipt_is_shown_with_the_transactions_of_its_sources(terminal: Termi
     assert re.search(r"^item +sales +\d+ at .* UTC +\d+ at .* UTC *$", shown, re.MULTILINE), shown
 
 
-def test_a_flow_that_is_declared_differently_is_built_anew_on_request(terminal: Terminal, shop: Path) -> None:
+def test_a_flow_that_is_declared_differently_is_built_anew_on_request(terminal: Terminal, loaded: Path) -> None:
     """Without `--refresh` it is refused, and the dry run says so before."""
-    assert terminal("run", "-p", shop).code == 0
-    change(shop, 'amount="qty * price"', 'amount="2 * qty * price"')
+    change(loaded, 'amount="qty * price"', 'amount="2 * qty * price"')
 
-    checked = terminal("dry-run", "-p", shop).out
+    checked = terminal("dry-run", "-p", loaded).out
     assert "righttime run --refresh sales would build its targets anew" in checked
     assert checked.endswith("Next: righttime run --refresh sales\n"), "what it advises must work"
-    refused = terminal("run", "-p", shop)
+    refused = terminal("run", "-p", loaded)
     assert (refused.code, refused.err.startswith("error [flow.changed]")) == (1, True), refused.err
-    assert terminal("run", "-p", shop, "--refresh", "sales").code == 0
-    assert Decimal(answered(terminal, shop)["amount"]) == 2 * Decimal(totals(shop)["amount"])
+    assert terminal("run", "-p", loaded, "--refresh", "sales").code == 0
+    assert Decimal(answered(terminal, loaded)["amount"]) == 2 * Decimal(totals(loaded)["amount"])
 
 
-@pytest.mark.parametrize("command", [["dry-run"], ["run"], ["run", "--refresh", "sales"]], ids=" ".join)
-def test_a_table_that_exists_keeps_its_columns(terminal: Terminal, shop: Path, command: list[str]) -> None:
+def test_a_table_that_exists_keeps_its_columns(terminal: Terminal, shop: Path) -> None:
     """A measure that is renamed needs another table; that a refresh does not rename it is said at the first command."""
     with rt.open(shop / "warehouse", create=False) as wh:
         columns = "day DATE, store STRING, item_sk BIGINT, qty BIGINT, amount DECIMAL(30,2), lines BIGINT"
         wh.create_table("store_sales", columns, keys=["day", "store", "item_sk"])
     change(shop, 'lines="count(*)"', 'sold="count(*)"')
 
-    refused = terminal(*command, "-p", shop)
+    for command in (["dry-run"], ["run"], ["run", "--refresh", "sales"]):
+        refused = terminal(*command, "-p", shop)
 
-    assert refused.code == 1
-    assert refused.err.startswith("error [flow.columns_fixed]"), refused.err
-    assert "has no column 'sold'. Its columns are fixed, and a refresh does not change them" in refused.err
-    assert "name another table in into() in flow 'sales'" in refused.err
+        assert refused.code == 1, command
+        assert refused.err.startswith("error [flow.columns_fixed]"), (command, refused.err)
+        assert "has no column 'sold'. Its columns are fixed, and a refresh does not change them" in refused.err, command
+        assert "name another table in into() in flow 'sales'" in refused.err, command
 
 
-def test_no_flow_begins_if_one_of_them_would_be_refused(terminal: Terminal, shop: Path) -> None:
+def test_no_flow_begins_if_one_of_them_would_be_refused(terminal: Terminal, loaded: Path) -> None:
     """One that must be built anew, and one whose target has rows of somebody else; all of them are named."""
-    assert terminal("run", "-p", shop).code == 0
-    change(shop, 'amount="qty * price"', 'amount="2 * qty * price"')
-    (shop / "flows" / "before.py").write_text('import righttime as rt\nbefore = rt.Flow("before")\nbefore.stream("item").into("item_copy", keys=["item_id"])\n')
-    (shop / "flows" / "filled.py").write_text(
+    change(loaded, 'amount="qty * price"', 'amount="2 * qty * price"')
+    (loaded / "flows" / "before.py").write_text(
+        'import righttime as rt\nbefore = rt.Flow("before")\nbefore.stream("item").into("item_copy", keys=["item_id"])\n'
+    )
+    (loaded / "flows" / "filled.py").write_text(
         'import righttime as rt\nfilled = rt.Flow("filled")\nfilled.stream("item").select("item_id").into("ids", keys="item_id")\n'
     )
-    with rt.open(shop / "warehouse", create=False) as wh:
+    with rt.open(loaded / "warehouse", create=False) as wh:
         wh.create_table("ids", "item_id INT NOT NULL", keys=["item_id"])
         with wh.producer(name="somebody") as load:
             load.insert("ids", (1,))
 
-    refused = terminal("run", "-p", shop)
+    refused = terminal("run", "-p", loaded)
 
     assert refused.code == 1
     assert re.findall(r"error \[(.*?)\]", refused.err) == ["flow.declaration", "flow.changed"], refused.err
-    with rt.open(shop / "warehouse", create=False) as wh:
+    with rt.open(loaded / "warehouse", create=False) as wh:
         assert "item_copy" not in wh.tables() and [flow.name for flow in wh.flows()] == ["sales"]
 
 
-@pytest.mark.parametrize("command", ["dry-run", "run"])
-def test_an_error_of_a_declaration_points_at_the_users_line(terminal: Terminal, shop: Path, command: str) -> None:
+def test_an_error_of_a_declaration_points_at_the_users_line(terminal: Terminal, shop: Path) -> None:
     """One line for each, exit code 1, no traceback, and no table is made, though another flow of the project is right."""
     line = change(shop, 'amount="qty * price"', 'amount="qty * prise"')
     (shop / "flows" / "other.py").write_text('import righttime as rt\nother = rt.Flow("other")\nother.stream("item").into("item_copy", keys=["item_id"])\n')
 
-    ended = terminal(command, "-p", shop)
+    for command in ("dry-run", "run"):
+        ended = terminal(command, "-p", shop)
 
-    assert ended.code == 1
-    assert ended.err.startswith(f"error [flow.unknown] {shop}/flows/sales.py:{line}: "), ended.err
-    assert "prise" in ended.err and "Traceback" not in ended.err
-    with rt.open(shop / "warehouse", create=False) as wh:
-        assert wh.tables() == []
+        assert ended.code == 1, command
+        assert ended.err.startswith(f"error [flow.unknown] {shop}/flows/sales.py:{line}: "), (command, ended.err)
+        assert "prise" in ended.err and "Traceback" not in ended.err, command
+        with rt.open(shop / "warehouse", create=False) as wh:
+            assert wh.tables() == [], command
 
     (shop / "flows" / "other.py").write_text("import righttime as rt\nother = rt.Flow(\n")
-    ended = terminal(command, "-p", shop)
-    assert (ended.code, f"error [project.bad] {shop}/flows/other.py:2: SyntaxError" in ended.err) == (1, True), ended.err
+    for command in ("dry-run", "run"):
+        ended = terminal(command, "-p", shop)
+        assert (ended.code, f"error [project.bad] {shop}/flows/other.py:2: SyntaxError" in ended.err) == (1, True), (command, ended.err)
 
 
 def test_a_flow_that_fails_ends_the_command_with_its_reason(terminal: Terminal, shop: Path) -> None:
@@ -308,7 +327,7 @@ def test_wrong_usage_is_told_apart(terminal: Terminal, shop: Path, tmp_path: Pat
     assert (unknown.code, "there is no flow 'nonsense'; known: sales" in unknown.err) == (1, True)
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def kept(shop: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """`righttime run --keep --listen` as a process of its own, which writes to `errors.txt`, and the address it serves."""
     command = [sys.executable, "-m", "righttime.cli", "run", "--keep", "--listen", "127.0.0.1:0"]
@@ -326,30 +345,31 @@ def kept(shop: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 @pytest.mark.slow
-def test_flows_that_are_kept_serve_others(terminal: Terminal, shop: Path, kept: tuple[subprocess.Popen[str], str]) -> None:
+def test_flows_that_are_kept_serve_others(terminal: Terminal, shop: Path) -> None:
     """Other processes feed, ask, explain and look at jobs over Flight; SIGTERM to all its processes ends it with 0, and everything is there afterwards."""
-    process, address = kept
-    fed = subprocess.run([sys.executable, "feed.py", "2", address], env=ENVIRONMENT, cwd=shop, capture_output=True, text=True, check=False)
-    assert fed.stdout.startswith("appended 2 purchases"), fed.stderr
+    with kept(shop) as (process, address):
+        fed = subprocess.run([sys.executable, "feed.py", "2", address], env=ENVIRONMENT, cwd=shop, capture_output=True, text=True, check=False)
+        assert fed.stdout.startswith("appended 2 purchases"), fed.stderr
 
-    ended = terminal("sql", TOTALS, "-w", address, "--format", "json", "--no-receipt")
-    assert ended.code == 0, ended.err
-    told = json.loads(terminal("explain", TOTALS, "-w", address, "--json").out)
-    assert (told["tables"], told["shared"], told["flows"]) == (["store_sales"], True, [])
-    (status,) = json.loads(terminal("status", "-w", address, "--json").out)["flows"]
-    assert (status["running"], status["trouble"], status["rows_waiting"]) == (True, "", 0)
-    assert list(status["jobs"][0]["seconds"]) == ["prepare_s", "wait_s", "compute_s", "publish_s"]
-    shown = terminal("status", "-w", address).out
-    assert re.search(r"sales +runs ", shown) and "Last jobs of sales: ░ prepare, · wait, █ compute, ▓ publish" in shown
+        ended = terminal("sql", TOTALS, "-w", address, "--format", "json", "--no-receipt")
+        assert ended.code == 0, ended.err
+        told = json.loads(terminal("explain", TOTALS, "-w", address, "--json").out)
+        assert (told["tables"], told["shared"], told["flows"]) == (["store_sales"], True, [])
+        (status,) = json.loads(terminal("status", "-w", address, "--json").out)["flows"]
+        assert (status["running"], status["trouble"], status["rows_waiting"]) == (True, "", 0)
+        assert list(status["jobs"][0]["seconds"]) == ["prepare_s", "wait_s", "compute_s", "publish_s"]
+        shown = terminal("status", "-w", address).out
+        assert re.search(r"sales +runs ", shown) and "Last jobs of sales: ░ prepare, · wait, █ compute, ▓ publish" in shown
 
-    _ends_well(process, signal.SIGTERM, shop)
+        _ends_well(process, signal.SIGTERM, shop)
     assert json.loads(ended.out)[0] == totals(shop)
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_flows_that_are_kept(shop: Path, kept: tuple[subprocess.Popen[str], str]) -> None:
-    """Also before anybody has asked."""
-    _ends_well(kept[0], signal.SIGINT, shop)
+def test_ctrl_c_ends_flows_that_are_kept(loaded: Path) -> None:
+    """Also before anybody has asked, and if there was nothing to load."""
+    with kept(loaded) as (process, _):
+        _ends_well(process, signal.SIGINT, loaded)
 
 
 def _ends_well(process: subprocess.Popen[str], number: signal.Signals, shop: Path) -> None:
