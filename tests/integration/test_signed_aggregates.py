@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from righttime.pipeline.nodes import Measure
+from righttime.pipeline.nodes import Measure, MeasureFunction
 from righttime.pipeline.operators.aggregate import aggregate
 from righttime.pipeline.operators.query import Reach
 from righttime.pipeline.operators.signed import Signed
@@ -22,7 +22,7 @@ from righttime.pipeline.operators.target import additive_target, aggregated_targ
 from righttime.pipeline.spark import SparkOwner
 from tests.integration.test_signed_operators import JOBS, LAW, SHORT_LAW, frame_of
 from tests.support import signed_models as model
-from tests.support.signed_histories import REACHES, Changes, Drains, Row, Runner, compare_every_job, drainings, histories, session, total
+from tests.support.signed_histories import REACHES, Changes, Drains, Row, Runner, compare_every_job, drainings, histories, in_several_jobs, session, total
 
 ITEMS = pa.schema([("g", pa.string()), ("h", pa.int32()), ("i", pa.int32()), ("d", pa.decimal128(10, 2)), ("f", pa.float64()), ("s", pa.string())])
 FLOATS = st.sampled_from([None, 0.1, -0.0, 1e-3, 3.0, 1e15, -7.25, math.nan, math.inf, -math.inf])
@@ -94,6 +94,7 @@ def test_a_row_without_a_value_leaves_the_least_and_the_greatest_of_its_group_as
         ("b", 1, None, None, 5.0, "z", 1, 1),
         ("a", 1, None, None, None, None, 2, 1),
         ("a", 1, None, None, None, "y", 3, 1),
+        ("b", 1, None, None, None, None, 3, 1),
     ]
     measures = [Measure("low", "min", "f"), Measure("high", "max", "s"), Measure("n", "count", "*")]
 
@@ -101,10 +102,10 @@ def test_a_row_without_a_value_leaves_the_least_and_the_greatest_of_its_group_as
         made, parts = aggregate(deltas[0], state, by=["g"], measures=measures)
         return {"out": frame_of(made)}, parts
 
-    found = runner.run([Changes(ITEMS, rows)], Drains([range(1, 2), range(2, 3), range(3, 4)], reach), operate)["out"]
-    last = [("a", 3.0, "x", 1), ("a", 3.0, "x", 2), ("a", 3.0, "y", 3)]
-    for job, row in enumerate(last, start=1):
-        assert total((each for each in found if each[-2] <= job), width=4) == Counter([row, ("b", 5.0, "z", 1)])
+    found = runner.run([Changes(ITEMS, rows)], Drains([range(1, 2), range(2, 4)], reach), operate)["out"]
+    after = [[("a", 3.0, "x", 1), ("b", 5.0, "z", 1)], [("a", 3.0, "x", 2), ("b", 5.0, "z", 1)], [("a", 3.0, "y", 3), ("b", 5.0, "z", 2)]]
+    for job, rows_then in enumerate(after, start=1):
+        assert total((each for each in found if each[-2] <= job), width=4) == Counter(rows_then)
 
 
 def test_compiled_code_and_adaptive_plans_give_the_same(spark_owner: SparkOwner) -> None:
@@ -150,7 +151,8 @@ def test_the_next_best_value_takes_over(runner: Runner) -> None:
 def test_a_float_that_is_taken_back_leaves_no_trace(runner: Runner) -> None:
     """A wrong 1e18 and a value beyond all sums, corrected later, do not wipe out the small values; an overflow on the way comes back."""
     values = [(0.1, 1, 1), (0.2, 1, 1), (1e18, 1, 1), (1e18, 2, -1), (1e308, 3, 2), (1e308, 4, -2), (math.nan, 5, 1), (math.nan, 6, -1), (0.2, 6, -1)]
-    sums = {job: row[0] for job, row in one_group(runner, pa.float64(), values, Measure("v", "sum", "v")).items()}
+    groups = [range(1, 2), range(2, 4), range(4, 7)]
+    sums = {job: row[0] for job, row in one_group(runner, pa.float64(), values, Measure("v", "sum", "v"), groups=groups).items()}
     assert math.isnan(sums.pop(5))
     assert sums == {1: 1e18, 2: 0.30000000000000004, 3: math.inf, 4: 0.30000000000000004, 6: 0.1}
 
@@ -163,67 +165,76 @@ def test_big_integers_may_overflow_on_the_way_but_not_in_the_result(runner: Runn
         one_group(runner, pa.int64(), [(most, 1, 1), (1, 1, 1)], Measure("v", "sum", "v"))
 
 
-@pytest.mark.parametrize(
-    "kind", ["DECIMAL(10, 2)", "DECIMAL(4, 0)", "DECIMAL(27, 5)", "DECIMAL(30, 12)", "DECIMAL(38, 0)", "TINYINT", "INT", "BIGINT", "FLOAT", "DOUBLE"]
-)
-def test_sums_and_averages_have_the_value_and_the_type_of_sparks_own(runner: Runner, kind: str) -> None:
+NUMBERS = ["DECIMAL(10, 2)", "DECIMAL(4, 0)", "DECIMAL(27, 5)", "DECIMAL(30, 12)", "DECIMAL(38, 0)", "TINYINT", "INT", "BIGINT", "FLOAT", "DOUBLE"]
+Case = tuple[str, Sequence[tuple[str | None, int]]]
+WIDEST: list[Case] = [
+    ("DECIMAL(38, 0)", [("9" * 34, 2), ("-1", 1)]),
+    ("DECIMAL(38, 0)", [("9" * 34, 9_999), ("7", 1)]),
+    ("DECIMAL(38, 0)", [("-" + "9" * 33 + "7", 3), ("-" + "9" * 33 + "8", 3), ("-1", 1)]),
+    ("DECIMAL(37, 1)", [("9" * 33 + ".5", 1), ("9" * 33 + ".4", 2)]),
+    ("DECIMAL(36, 2)", [("9" * 32 + ".99", 1), ("9" * 32 + ".98", 6)]),
+    ("DECIMAL(38, 3)", [("8" + "9" * 30 + ".999", 2), ("8" + "9" * 30 + ".998", 1)]),
+    ("DECIMAL(38, 10)", [("9" * 24 + ".1234567891", 1), ("9" * 24 + ".9999999999", 2)]),
+    ("DECIMAL(38, 10)", [("-" + "8" * 24 + ".9999999999", 3)]),
+    ("DECIMAL(30, 12)", [("9" * 18 + "." + "9" * 12, 3), ("0." + "0" * 11 + "1", 4)]),
+    ("DECIMAL(28, 0)", [("9" * 28, 7), ("5", 2)]),
+    ("DECIMAL(28, 27)", [("1." + "1" * 27, 4), ("-2", 3)]),
+    ("DECIMAL(27, 25)", [("0." + "3" * 25, 5), ("-7.5", 2)]),
+    ("DECIMAL(38, 36)", [("0." + "6" * 36, 2), ("-0.5", 1)]),
+    ("DECIMAL(38, 38)", [("-0." + "1" * 38, 2), ("-0.5", 1)]),
+]
+
+
+def ours_and_sparks(runner: Runner, cases: Sequence[Case], functions: Sequence[MeasureFunction]) -> tuple[DataFrame, DataFrame]:
+    """Return the same measures from the aggregate and from a query: a column for each case, in which the rows of the other cases have nothing."""
+    lines = []
+    for place, (kind, rows) in enumerate(cases):
+        for text, weight in rows:
+            values = ["NULL"] * len(cases)
+            values[place] = "NULL" if text is None else f"CAST('{text}' AS {kind})"
+            lines.append(f"({', '.join(values)}, {weight}L)")
+    names = [f"v{place}" for place in range(len(cases))]
+    source = f"VALUES {', '.join(lines)} AS t({', '.join(names)}, _w)"
+    measures = [Measure(f"{function}_{name}", function, name) for name in names for function in functions]
+    changes = runner.child.sql(f"SELECT {', '.join(names)}, 1L AS _job, _w FROM {source}")
+    ours, _ = aggregate(Signed(changes, tuple(names)), {}, by=[], measures=measures)
+    wanted = ", ".join(f"{measure.function}({measure.expression}) AS {measure.name}" for measure in measures)
+    theirs = runner.child.sql(f"SELECT {wanted} FROM (SELECT *, explode(array_repeat(1, CAST(_w AS INT))) FROM {source})")
+    assert ours is not None and isinstance(ours.frame, DataFrame)
+    return ours.frame.select(*theirs.columns), theirs
+
+
+def test_sums_and_averages_have_the_value_and_the_type_of_sparks_own(runner: Runner) -> None:
     """Precision, scale and rounding are what the user would get from a query; weights are as many equal rows."""
-    rows = [("1", 1), ("2", 3), ("-7", 2), ("5", 1), ("3", 7), (None, 1)] + ([("0.01", 5), ("2.5", 3)] if kind[0] in "DF" else [])
-    # As many digits as the widest types have: a product with the weight would lose some.
-    rows += {"DECIMAL(30, 12)": [("123456789012345678.123456789012", 3)], "DECIMAL(38, 0)": [("9" * 32, 3)]}.get(kind, [])
-    source = ", ".join(f"(CAST({'NULL' if text is None else text} AS {kind}), {weight}L)" for text, weight in rows)
-    child = runner.child
-    ours, _ = aggregate(
-        Signed(child.sql(f"SELECT v, 1L AS _job, _w FROM VALUES {source} AS t(v, _w)"), ("v",)),
-        {},
-        by=[],
-        measures=[Measure("s", "sum", "v"), Measure("a", "avg", "v")],
-    )
-    theirs = child.sql(f"SELECT sum(v) AS s, avg(v) AS a FROM (SELECT v, explode(array_repeat(1, CAST(_w AS INT))) FROM VALUES {source} AS t(v, _w))")
-    assert ours is not None and isinstance(ours.frame, DataFrame)
-    assert [field.dataType for field in ours.frame.schema][:2] == [field.dataType for field in theirs.schema]
-    one, other = ours.frame.collect()[0], theirs.collect()[0]
-    if kind in ("FLOAT", "DOUBLE"):
-        assert (one.s, one.a) == (pytest.approx(other.s, rel=1e-14), pytest.approx(other.a, rel=1e-14))
-    else:
-        assert (one.s, one.a) == (other.s, other.a)
+    cases: list[Case] = []
+    for kind in NUMBERS:
+        rows: list[tuple[str | None, int]] = [("1", 1), ("2", 3), ("-7", 2), ("5", 1), ("3", 7), (None, 1)]
+        rows += [("0.01", 5), ("2.5", 3)] if kind[0] in "DF" else []
+        # As many digits as the widest types have: a product with the weight would lose some.
+        rows += {"DECIMAL(30, 12)": [("123456789012345678.123456789012", 3)], "DECIMAL(38, 0)": [("9" * 32, 3)]}.get(kind, [])
+        cases.append((kind, rows))
+
+    ours, theirs = ours_and_sparks(runner, cases, ["sum", "avg"])
+
+    one, other = ours.collect()[0], theirs.collect()[0]
+    for place, kind in enumerate(NUMBERS):
+        for name in (f"sum_v{place}", f"avg_v{place}"):
+            expected = pytest.approx(other[name], rel=1e-14) if kind in ("FLOAT", "DOUBLE") else other[name]
+            assert (ours.schema[name].dataType, one[name]) == (theirs.schema[name].dataType, expected), (kind, name)
 
 
-@pytest.mark.parametrize(
-    ("kind", "rows"),
-    [
-        ("DECIMAL(38, 0)", [("9" * 34, 2), ("-1", 1)]),
-        ("DECIMAL(38, 0)", [("9" * 34, 9_999), ("7", 1)]),
-        ("DECIMAL(38, 0)", [("-" + "9" * 33 + "7", 3), ("-" + "9" * 33 + "8", 3), ("-1", 1)]),
-        ("DECIMAL(37, 1)", [("9" * 33 + ".5", 1), ("9" * 33 + ".4", 2)]),
-        ("DECIMAL(36, 2)", [("9" * 32 + ".99", 1), ("9" * 32 + ".98", 6)]),
-        ("DECIMAL(38, 3)", [("8" + "9" * 30 + ".999", 2), ("8" + "9" * 30 + ".998", 1)]),
-        ("DECIMAL(38, 10)", [("9" * 24 + ".1234567891", 1), ("9" * 24 + ".9999999999", 2)]),
-        ("DECIMAL(38, 10)", [("-" + "8" * 24 + ".9999999999", 3)]),
-        ("DECIMAL(30, 12)", [("9" * 18 + "." + "9" * 12, 3), ("0." + "0" * 11 + "1", 4)]),
-        ("DECIMAL(28, 0)", [("9" * 28, 7), ("5", 2)]),
-        ("DECIMAL(28, 27)", [("1." + "1" * 27, 4), ("-2", 3)]),
-        ("DECIMAL(27, 25)", [("0." + "3" * 25, 5), ("-7.5", 2)]),
-        ("DECIMAL(38, 36)", [("0." + "6" * 36, 2), ("-0.5", 1)]),
-        ("DECIMAL(38, 38)", [("-0." + "1" * 38, 2), ("-0.5", 1)]),
-    ],
-)
-def test_averages_of_the_widest_decimals_are_sparks_own(runner: Runner, kind: str, rows: list[tuple[str, int]]) -> None:
+def test_averages_of_the_widest_decimals_are_sparks_own(runner: Runner) -> None:
     """Up to the last digit of the total and of the mean: a flow does not stop where a query would still answer."""
-    source = ", ".join(f"(CAST('{text}' AS {kind}), {weight}L)" for text, weight in rows)
-    changes = runner.child.sql(f"SELECT v, 1L AS _job, _w FROM VALUES {source} AS t(v, _w)")
+    ours, theirs = ours_and_sparks(runner, WIDEST, ["avg"])
 
-    ours, _ = aggregate(Signed(changes, ("v",)), {}, by=[], measures=[Measure("a", "avg", "v")])
-
-    theirs = runner.child.sql(f"SELECT avg(v) AS a FROM (SELECT v, explode(array_repeat(1, CAST(_w AS INT))) FROM VALUES {source} AS t(v, _w))")
-    assert ours is not None and isinstance(ours.frame, DataFrame)
-    assert ours.frame.collect()[0].a == theirs.collect()[0].a
+    for case, one, other in zip(WIDEST, ours.collect()[0], theirs.collect()[0], strict=True):
+        assert one == other, case
 
 
 KEYED = pa.schema([("k", pa.int32()), ("v", pa.string()), ("j", pa.int32())])
 STEPS = st.lists(
     st.tuples(st.integers(1, JOBS), st.integers(1, 4), st.sampled_from(["x", "y", None, "gone"]), st.sampled_from([1, 2])), min_size=10, max_size=24
-)
+).filter(in_several_jobs)
 
 
 def keyed_changes(steps: list[tuple[int, int, str | None, int]]) -> Changes:

@@ -16,7 +16,7 @@ from righttime.pipeline.operators.history import as_of, history
 from righttime.pipeline.operators.signed import Signed
 from righttime.pipeline.spark import SparkOwner
 from tests.integration.test_signed_operators import JOBS, LAW, frame_of
-from tests.support.signed_histories import Changes, Drains, Row, Runner, compare_every_job, drainings, session
+from tests.support.signed_histories import Changes, Drains, Row, Runner, compare_every_job, drainings, in_several_jobs, session
 
 STAMP = pa.timestamp("us", tz="UTC")
 ITEM = pa.schema([("bk", pa.string()), ("price", pa.int32())])
@@ -118,7 +118,7 @@ def test_at_16_a_query_between_sees_the_first_sale_only(runner: Runner, drains: 
 
 STEPS = st.lists(
     st.tuples(st.integers(1, JOBS), st.booleans(), st.integers(1, 3), st.sampled_from(["a", "b", None]), st.sampled_from([0, 1, 2])), min_size=14, max_size=24
-)
+).filter(in_several_jobs)
 
 
 def streams(steps: list[tuple[int, bool, int, str | None, int]]) -> tuple[Stream, Stream]:

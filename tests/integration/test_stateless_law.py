@@ -15,13 +15,14 @@ from righttime.testing.reference.recompute import recompute
 from tests.integration.test_random_flows import feed, oracle_changes, repeated, shifted
 from tests.integration.test_signed_operators import JOBS, SHORT_LAW
 from tests.support.flows import Bench
-from tests.support.signed_histories import Drains, drainings, session
+from tests.support.signed_histories import Drains, drainings, in_several_jobs, session
 
 Happened = list[tuple[int, str, int, int | None, int | None, int]]
 STREAMS = {name: ("id BIGINT, k BIGINT, v BIGINT", ["id"]) for name in "rs"}
 VALUES = st.sampled_from([None, 0, 1, 2, 5])
 # Time, stream, id, k, v, and what happens: a row comes, changes or goes. Few examples are tried: none of them is small.
-HISTORIES = st.lists(st.tuples(st.integers(1, JOBS), st.sampled_from("rs"), st.integers(0, 5), VALUES, VALUES, st.integers(0, 3)), min_size=24, max_size=40)
+STEPS = st.tuples(st.integers(1, JOBS), st.sampled_from("rs"), st.integers(0, 5), VALUES, VALUES, st.integers(0, 3))
+HISTORIES = st.lists(STEPS, min_size=24, max_size=40).filter(in_several_jobs)
 
 
 def every_step() -> tuple[Flow, dict[str, tuple[str, list[str]]]]:
