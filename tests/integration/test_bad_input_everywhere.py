@@ -3,6 +3,7 @@
 import resource
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,44 +50,45 @@ over_flight = pytest.mark.parametrize("wh", [place for place in ELSEWHERE if pla
 # -- ALTER TABLE -------------------------------------------------------------------------------------------------------
 
 
+CHANGED = [
+    ("ALTER TABLE x RENAME b TO c", "ALTER TABLE x RENAME c TO b", "'b' is missing"),
+    ("ALTER TABLE x ALTER b TYPE BIGINT", "ALTER TABLE x ALTER b TYPE INT", "bigint"),
+    ("ALTER TABLE x ALTER b TYPE TEXT USING b::text", "ALTER TABLE x ALTER b TYPE INT USING b::int", "text"),
+    ("ALTER TABLE x ALTER b SET NOT NULL", "ALTER TABLE x ALTER b DROP NOT NULL", "NOT NULL"),
+    ("ALTER TABLE x RENAME TO gone", "ALTER TABLE gone RENAME TO x", "x"),
+]
+
+
 @on_postgres
-@pytest.mark.parametrize(
-    ("change", "back", "told"),
-    [
-        ("ALTER TABLE x RENAME b TO c", "ALTER TABLE x RENAME c TO b", "'b' is missing"),
-        ("ALTER TABLE x ALTER b TYPE BIGINT", "ALTER TABLE x ALTER b TYPE INT", "bigint"),
-        ("ALTER TABLE x ALTER b TYPE TEXT USING b::text", "ALTER TABLE x ALTER b TYPE INT USING b::int", "text"),
-        ("ALTER TABLE x ALTER b SET NOT NULL", "ALTER TABLE x ALTER b DROP NOT NULL", "NOT NULL"),
-        ("ALTER TABLE x RENAME TO gone", "ALTER TABLE gone RENAME TO x", "x"),
-    ],
-)
-def test_a_changed_table_is_told_and_its_hot_rows_wait(wh: Warehouse, alter: Alter, change: str, back: str, told: str) -> None:
+def test_a_changed_table_is_told_and_its_hot_rows_wait(wh: Warehouse, alter: Alter) -> None:
     """ALTER TABLE while rows wait: storing and reading that table fail with a code, others go on, logging goes on; changed back, all rows are there."""
     producer, other = wh.producer(name="p"), wh.producer(name="q")
-    producer.insert("x", (1, 1))
-    producer.commit(materialize=True)
-    producer.insert("x", (2, 2))
-    producer.commit()
-    alter(change)
+    for place, (change, back, told) in enumerate(CHANGED):
+        first, second, third, fourth = (place * 4 + number for number in (1, 2, 3, 4))
+        producer.insert("x", (first, first))
+        producer.commit(materialize=True)
+        producer.insert("x", (second, second))
+        producer.commit()
+        alter(change)
 
-    with pytest.raises(RightTimeError, match=told) as raised:
-        wh.materialize("x")
-    assert raised.value.code.startswith("table."), raised.value.code
-    with pytest.raises(RightTimeError, match=told):
-        wh.read("x")
-    producer.insert("x", (3, 3))
-    producer.commit()
-    producer.insert("x", (4, 4))
-    producer.commit(durability="log")
-    other.insert("y", (1, 1))
-    other.commit()
-    wh.materialize("y")
-    assert seen(wh, "y") == stored(wh, "y") == [(1, 1)]
+        with pytest.raises(RightTimeError, match=told) as raised:
+            wh.materialize("x")
+        assert raised.value.code.startswith("table."), (change, raised.value.code)
+        with pytest.raises(RightTimeError, match=told):
+            wh.read("x")
+        producer.insert("x", (third, third))
+        producer.commit()
+        producer.insert("x", (fourth, fourth))
+        producer.commit(durability="log")
+        other.insert("y", (place, 1))
+        other.commit()
+        wh.materialize("y")
+        assert seen(wh, "y") == stored(wh, "y") == [(number, 1) for number in range(place + 1)], change
 
-    alter(back)
-    assert seen(wh, "x") == [(number, number) for number in range(1, 5)]
-    wh.materialize()
-    assert stored(wh, "x") == [(number, number) for number in range(1, 5)]
+        alter(back)
+        assert seen(wh, "x") == [(number, number) for number in range(1, fourth + 1)], change
+        wh.materialize()
+        assert stored(wh, "x") == [(number, number) for number in range(1, fourth + 1)], change
 
 
 @on_postgres
@@ -173,31 +175,31 @@ def test_a_table_that_somebody_else_has_locked_is_told(wh: Warehouse, postgres: 
 # -- values ------------------------------------------------------------------------------------------------------------
 
 
+NUL: dict[str, Callable[[Any, str], None]] = {
+    "insert": lambda load, table: load.insert(table, (2, "a\0b")),
+    "upsert": lambda load, table: load.upsert(table, {"number": 1, "words": "a\0b"}),
+    "update": lambda load, table: load.update(table, {"words": "a\0b"}, {"number": 1}),
+    "update by condition": lambda load, table: load.update(table, {"words": "a\0b"}, "number < 2"),
+    "expression": lambda load, table: load.update(table, {"words": Expression(r"concat(words, '\u0000')")}, "number < 2"),
+}
+
+
 @on_postgres
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda load: load.insert("note", (2, "a\0b")),
-        lambda load: load.upsert("note", {"number": 1, "words": "a\0b"}),
-        lambda load: load.update("note", {"words": "a\0b"}, {"number": 1}),
-        lambda load: load.update("note", {"words": "a\0b"}, "number < 2"),
-        lambda load: load.update("note", {"words": Expression(r"concat(words, '\u0000')")}, "number < 2"),
-    ],
-    ids=["insert", "upsert", "update", "update by condition", "expression"],
-)
-def test_a_text_that_postgresql_cannot_hold_is_refused_however_it_comes(wh: Warehouse, change: Callable[[Any], None]) -> None:
+def test_a_text_that_postgresql_cannot_hold_is_refused_however_it_comes(wh: Warehouse) -> None:
     """Otherwise there would be a hot row that can never be stored, and nothing of its table after it."""
-    wh.create_table("note", "number INT, words STRING", keys=["number"])
-    producer = wh.producer(name="p")
-    producer.insert("note", (1, "one"))
-    producer.commit()
-    with pytest.raises(WrongType, match=r"U\+0000"):
-        change(producer)
-        producer.commit()
-    producer.rollback()
-    producer.insert("note", (3, "three"))
-    producer.commit(materialize=True)
-    assert stored(wh, "note") == [(1, "one"), (3, "three")]
+    for way, change in NUL.items():
+        table = f"note_{len(wh.tables())}"
+        wh.create_table(table, "number INT, words STRING", keys=["number"])
+        with wh.producer(name="p") as producer:
+            producer.insert(table, (1, "one"))
+            producer.commit()
+            with pytest.raises(WrongType, match=r"U\+0000"):
+                change(producer, table)
+                producer.commit()
+            producer.rollback()
+            producer.insert(table, (3, "three"))
+            producer.commit(materialize=True)
+        assert stored(wh, table) == [(1, "one"), (3, "three")], way
 
 
 # -- unique keys -------------------------------------------------------------------------------------------------------
@@ -262,37 +264,40 @@ def test_a_key_that_somebody_else_put_into_the_database_is_a_coded_error(wh: War
 # -- rows of another schema --------------------------------------------------------------------------------------------
 
 
+OTHERS = ["a INT", "a INT, b STRING", "b INT, a INT", "a BIGINT, b INT", "a INT, b INT, c INT", "a INT NOT NULL, b INT"]
+
+
 @over_flight
-@pytest.mark.parametrize("columns", ["a INT", "a INT, b STRING", "b INT, a INT", "a BIGINT, b INT", "a INT, b INT, c INT", "a INT NOT NULL, b INT"])
-def test_a_client_that_knows_other_columns_is_refused(wh: Warehouse, columns: str) -> None:
+def test_a_client_that_knows_other_columns_is_refused(wh: Warehouse) -> None:
     """Whatever a client believes a table to be, small rows, large ones and operations are refused as a whole; its next transaction is served."""
-    other = declare_table("x", columns)
     catalog, right = vars(wh)["_schemas"], wh.schema("x")
     producer = wh.producer(name="p")
     producer.insert("y", (1, 1))
     producer.commit()
-    catalog._known["x"] = other
-    row = tuple("t" if pa.types.is_string(field.type) else 1 for field in other.columns)
-    works: list[Callable[[], Any]] = [
-        lambda: producer.insert("x", row),
-        lambda: producer.insert_many("x", [row] * 300_000),
-        lambda: producer.delete("x", "a = 1"),
-    ]
-    for work in works:
+    for place, columns in enumerate(OTHERS):
+        other = declare_table("x", columns)
+        catalog._known["x"] = other
+        row = tuple("t" if pa.types.is_string(field.type) else 1 for field in other.columns)
+        works: list[Callable[[], Any]] = [
+            partial(producer.insert, "x", row),
+            partial(producer.insert_many, "x", [row] * 300_000),
+            partial(producer.delete, "x", "a = 1"),
+        ]
+        for work in works:
+            producer._buffers.pop("x", None)
+            work()
+            producer.insert("y", (2, 2))
+            with pytest.raises(BadMessage, match="other columns"):
+                producer.commit(materialize=True)
+            producer.rollback()
+        catalog._known["x"] = right
         producer._buffers.pop("x", None)
-        work()
-        producer.insert("y", (2, 2))
-        with pytest.raises(BadMessage, match="other columns"):
-            producer.commit(materialize=True)
-        producer.rollback()
-    catalog._known["x"] = right
-    producer._buffers.pop("x", None)
 
-    assert seen(wh, "x") == []
-    assert seen(wh, "y") == [(1, 1)]
-    producer.insert("x", (5, 5))
-    producer.commit(materialize=True)
-    assert stored(wh, "x") == [(5, 5)]
+        assert seen(wh, "x") == [(number, number) for number in range(place)], columns
+        assert seen(wh, "y") == [(1, 1)], columns
+        producer.insert("x", (place, place))
+        producer.commit(materialize=True)
+        assert stored(wh, "x") == [(number, number) for number in range(place + 1)], columns
 
 
 # -- a full disk -------------------------------------------------------------------------------------------------------
