@@ -24,7 +24,11 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield running
 
 
-@pytest.fixture(params=["files", "streams", "both"])
+all_ways = pytest.mark.parametrize("wh", ["files", "streams", "both"], indirect=True)
+either_way = pytest.mark.parametrize("wh", ["files", "streams"], indirect=True)
+
+
+@pytest.fixture
 def wh(service: Service, spark_owner: SparkOwner, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[RemoteWarehouse]:
     spark_owner.session()
     with service.connect() as warehouse:
@@ -47,6 +51,7 @@ def load(wh: RemoteWarehouse, table: str, rows: list[tuple[int, int, str]], *, m
         producer.commit(materialize=materialize)
 
 
+@all_ways
 def test_stored_and_hot_rows_are_read_once_each_and_joined(wh: RemoteWarehouse) -> None:
     """Files of the warehouse, images of hot rows, a self-join, a view, parameters: as if everything were here."""
     load(wh, "sale", [(number, number % 7, f"n{number}") for number in range(500)], materialize=True)
@@ -61,6 +66,7 @@ def test_stored_and_hot_rows_are_read_once_each_and_joined(wh: RemoteWarehouse) 
     assert wh.sql("SELECT count(*) FROM sale WHERE sku < 0").rows() == [(0,)]
 
 
+@all_ways
 def test_changed_rows_are_read_as_they_are_now(wh: RemoteWarehouse) -> None:
     """Ended versions are left out, in stored files as in images, by Spark and by read()."""
     load(wh, "sale", [(number, 0, "old") for number in range(300)], materialize=True)
@@ -78,6 +84,7 @@ def test_changed_rows_are_read_as_they_are_now(wh: RemoteWarehouse) -> None:
     assert wh.sql("SELECT * FROM sale ORDER BY sku").rows() == expected
 
 
+@either_way
 def test_a_producer_reads_its_own_rows(wh: RemoteWarehouse) -> None:
     """Uncommitted rows, small ones in the catalyst and large ones past it, are seen by their producer and by nobody else."""
     load(wh, "sale", [(1, 1, "a")])
@@ -91,6 +98,7 @@ def test_a_producer_reads_its_own_rows(wh: RemoteWarehouse) -> None:
     assert wh.sql("SELECT (SELECT count(*) FROM product) + (SELECT count(*) FROM sale)").rows() == [(5002,)]
 
 
+@pytest.mark.parametrize("wh", ["files"], indirect=True)
 def test_dataframes_are_loaded_small_and_large(wh: RemoteWarehouse) -> None:
     """insert_df computes here and sends rows; a rollback leaves no file behind."""
     spark = wh.spark
@@ -106,6 +114,7 @@ def test_dataframes_are_loaded_small_and_large(wh: RemoteWarehouse) -> None:
     assert wh.sql("SELECT (SELECT count(*) FROM sale), (SELECT sum(qty) FROM product)").rows() == [(10, 200_000)]
 
 
+@either_way
 def test_errors_of_queries_are_the_same(wh: RemoteWarehouse) -> None:
     """What Spark refuses is refused in our words, and the snapshot is let go."""
     with pytest.raises(SqlFailed):
@@ -150,6 +159,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], ob
     return between
 
 
+@either_way
 def test_a_query_whose_snapshot_goes_while_spark_reads_has_lapsed_and_is_no_bad_sql(
     wh: RemoteWarehouse, service: Service, interrupted: Callable[[Callable[[Any], object]], None]
 ) -> None:
