@@ -3,6 +3,7 @@
 import datetime as dt
 import math
 from decimal import Decimal
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -102,6 +103,7 @@ def cases(texts: str) -> list[str]:
     return [one.strip() for one in texts.split(";")]
 
 
+@cache
 def edge_rows() -> pa.Table:
     """Return rows in which each column runs through its edges at its own pace."""
     numbers = range(ROWS)
@@ -139,9 +141,10 @@ def same(left: Any, right: Any) -> bool:
     return type(left) is type(right) and left == right
 
 
-def ours(text: str, rows: pa.Table) -> tuple[list[Any], list[int], pa.DataType, str]:
+@cache
+def ours(text: str) -> tuple[list[Any], list[int], pa.DataType, str]:
     """Return our value for each row, the rows that fail, the type, and the canonical text."""
-    term = bind(text, TABLE)
+    term, rows = bind(text, TABLE), edge_rows()
     values: list[Any] = []
     failed: list[int] = []
     for number in range(rows.num_rows):
@@ -160,7 +163,7 @@ def ours(text: str, rows: pa.Table) -> tuple[list[Any], list[int], pa.DataType, 
 
 def check(text: str, session: "SparkSession", answers: dict[str, pa.Table], *, stricter: bool = False) -> None:
     """Compare values, types and failures with Spark's, for the text as written and for its canonical form."""
-    values, failed, type_, canonical = ours(text, edge_rows())
+    values, failed, type_, canonical = ours(text)
     good = ", ".join(str(number) for number in range(ROWS) if number not in failed)
     query = f"SELECT n, ({text}\n) AS v, ({canonical}) AS c FROM edge WHERE n IN ({good or 'NULL'}) ORDER BY n"
     found = answers[text] if text in answers else session.sql(query).toArrow()
@@ -191,6 +194,6 @@ def test_spark_finds_the_same_rows(text: str, session: "SparkSession", answers: 
     """Each row is true, false or null in both, and the mask holds the true ones."""
     check(text, session, answers)
     condition = parse_condition(text, TABLE)
-    values, failed, _, _ = ours(text, edge_rows())
+    values, failed, _, _ = ours(text)
     if not failed:
         assert condition.mask(edge_rows()).to_pylist() == [value is True for value in values]
