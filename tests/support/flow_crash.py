@@ -2,7 +2,7 @@
 
 In: `python -m tests.support.flow_crash PLACE SEED ROUNDS spark|plain [IMAGE POINT]...`, with a crash point armed in the environment. With an image the
 process does not die there, but leaves a copy of the folder as a kill would, and goes on to the next point. A point that begins with `refresh ` is armed when
-the targets are built anew, which is after the fifth round: from then on all quantities count twice.
+the targets are built anew, which is after the fifth round, or as many as `FLOW_CRASH_BEFORE` says: from then on all quantities count twice.
 Out: `append TIME`, `answer CUT FACTOR ROWS-AS-JSON`, `refresh`, `image`, `done`.
 Promise: a line is written only after the call it tells of has returned. `plain` has a flow that copies the lines, without Spark; the rest is the same.
 """
@@ -25,7 +25,7 @@ from tests.support.warm_python import arm_point
 TARGETS = {"spark": "sales", "plain": "copy"}
 SOURCES = {"spark": "flow.sales", "plain": "flow.plain"}
 IN_REFRESH = "refresh "
-_ROUNDS_BEFORE = 5
+_ROUNDS_BEFORE = int(os.environ.get("FLOW_CRASH_BEFORE", "5"))
 _armed_in_refresh = [os.environ.get("FLOW_CRASH_IN_REFRESH", "")]
 # All threads stand still while the copy is made, so it is what the files hold at one moment.
 _COPY = 'kill -STOP $PPID; until grep -q "^State:.T" /proc/$PPID/status; do :; done; cp -a "$1" "$2"; kill -CONT $PPID'
