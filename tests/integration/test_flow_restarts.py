@@ -80,13 +80,13 @@ def test_a_refresh_with_another_declaration_that_fails_leaves_streams_and_target
     with rt.open(tmp_path / "wh") as again:
         again.stream("other").insert([{"k": 3, "v": 3}])
         with pytest.raises(FreshnessUnavailable):
-            again.read("copy", wait="1s")
+            again.read("copy", wait="100ms")
 
 
 def still_belongs(wh: Warehouse, table: str) -> None:
     """A target of a flow that has not kept up is not called fresh, and nobody else writes into it."""
     with pytest.raises(FreshnessUnavailable):
-        wh.read(table, wait="1s")
+        wh.read(table, wait="100ms")
     with pytest.raises(TableMaintained), wh.producer(name="other") as load:
         load.insert(table, {"k": 99, "v": 99})
         load.commit()
