@@ -124,9 +124,11 @@ def example(dice: Random, operator: str) -> Example:
         key = dice.choice([time, time + 1, time, time + 1, None]) if moving else dice.choice([1, 2, 3, 3, None])
         happened.append((time, name, number + (time if moving else 0), key, dice.choice([0, 1, 2, 5, None]), chance))
     drains: list[list[int]] = []
-    cuts = dice.sample(range(2, TIMES), 2 if EXAMPLES == 1 else dice.randint(2, 4))
-    for horizon in [*sorted(cuts), TIMES]:
-        if drains and dice.random() < 0.4:
+    few = EXAMPLES == 1  # then two drains, of which one has two jobs
+    cuts = dice.sample(range(2, TIMES), 2 if few else dice.randint(2, 4))
+    alone = dice.randint(0, 1)
+    for number, horizon in enumerate([*sorted(cuts), TIMES]):
+        if drains and (number == 2 - alone if few else dice.random() < 0.4):
             drains[-1].append(horizon)
         else:
             drains.append([horizon])
