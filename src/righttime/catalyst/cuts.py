@@ -207,12 +207,13 @@ class Cuts(CatalystMemory):
         return Accuracy(cut_us, sources | {flow.source: cut_us for flow in flows if cut_us < late.cut_us})
 
     def _flow_late(self, flow: Maintainer, cut_us: int, wait: _Wait) -> FreshnessUnavailable:
-        newest_us = flow.exact_before(cut_us)
+        newest_us = max(flow.exact_before(cut_us), flow.horizon_us)
         return FreshnessUnavailable(
             table=wait.table_of(flow),
             source=flow.source,
             waited_s=self.clock.monotonic_s() - wait.started_s,
-            stale_s=max(self.authority.read_us() - max(newest_us, flow.horizon_us, self._opened_us), 0) / 1e6,
+            # One that has loaded nothing yet is as stale as it has been possible to ask for it.
+            stale_s=max(self.authority.read_us() - (newest_us if newest_us > 0 else self._opened_us), 0) / 1e6,
             why=_why_late(flow, cut_us),
         )
 

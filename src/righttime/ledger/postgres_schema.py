@@ -16,6 +16,7 @@ from righttime.ledger.state import EMPTY
 
 FORMAT = 1
 
+# As PostgreSQL 14 takes it: a column's storage is no part of CREATE TABLE before 16.
 # minmax is one small row per table, changed by every commit: room on its page lets such changes stay there, without new index entries.
 _TABLES = """
 CREATE TABLE {0}.meta (name text PRIMARY KEY, value bytea NOT NULL);
@@ -36,7 +37,8 @@ CREATE TABLE {0}.minmax (
   rows_stored bigint NOT NULL, lanes text NOT NULL) WITH (fillfactor = 10, autovacuum_vacuum_threshold = 100, autovacuum_vacuum_scale_factor = 0);
 CREATE TABLE {0}.version (
   tablename text NOT NULL, version bigint NOT NULL, time_us bigint NOT NULL, operation text NOT NULL, batch_id text, PRIMARY KEY (tablename, version));
-CREATE TABLE {0}.log (number bigint, part integer, bytes bigint NOT NULL, record bytea STORAGE EXTERNAL NOT NULL, PRIMARY KEY (number, part))
+CREATE TABLE {0}.log (number bigint, part integer, bytes bigint NOT NULL, record bytea NOT NULL, PRIMARY KEY (number, part));
+ALTER TABLE {0}.log ALTER COLUMN record SET STORAGE EXTERNAL
 """
 
 
