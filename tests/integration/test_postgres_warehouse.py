@@ -171,6 +171,17 @@ def test_a_handle_without_schema_means_the_remembered_one(url: str, tmp_path: Pa
             rt.open(url, state_dir=tmp_path, queries_max=3, **later)
 
 
+def test_the_schema_can_be_named_until_there_is_a_table(url: str, tmp_path: Path) -> None:
+    """Who began without saying where, as with a service that was started once, says it with the next start; from the first table on it is fixed."""
+    rt.open(url, state_dir=tmp_path).close()
+    with rt.open(url, state_dir=tmp_path, schema="sales") as warehouse:
+        warehouse.create_table("sale", "sku INT")
+    with rt.open(url, state_dir=tmp_path) as warehouse:
+        assert warehouse.tables() == ["sale"]
+    with pytest.raises(BadSetting, match="'sales', not in 'public'"):
+        rt.open(url, state_dir=tmp_path, schema="public")
+
+
 def test_a_restarted_server_costs_no_committed_row(tmp_path: Path) -> None:
     """The database crashes and comes back: hot rows are still in memory, and the next commit stores them, each once."""
     with TempPostgres() as server, rt.open(server.url, state_dir=tmp_path) as warehouse:

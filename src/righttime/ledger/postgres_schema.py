@@ -75,6 +75,20 @@ def known_schema(connection: Connection, address: Address) -> str | None:
     return bytes(facts[0][0]).decode() if facts else None
 
 
+def has_tables(connection: Connection, address: Address) -> bool:
+    """Tell whether a warehouse that is there has declared a table yet."""
+    return bool(run(connection, address.ours("SELECT 1 FROM {0}.declared_table LIMIT 1")))
+
+
+def place_tables(connection: Connection, address: Address) -> None:
+    """Have the tables of a warehouse in the schema of the address, as long as it has none; the caller holds the writer lock."""
+    query = "UPDATE {0}.meta SET value = %s WHERE name = 'table_schema' AND value <> %s AND NOT EXISTS (SELECT 1 FROM {0}.declared_table)"
+    connection.execute(address.ours(query), (address.tables.encode(),) * 2)
+    known = known_schema(connection, address)
+    if known != address.tables:
+        raise NotAWarehouse(path=address.name, reason=f"somebody has begun to have its tables in the schema {known!r}, not in {address.tables!r}")
+
+
 def create_ledger(connection: Connection, address: Address) -> None:
     """Make the ledger, in one transaction; the caller holds the writer lock."""
     try:

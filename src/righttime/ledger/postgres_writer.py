@@ -18,7 +18,7 @@ import psycopg
 
 from righttime.errors import CommitFailed, CommitUnknown, DatabaseUnreachable, NotAWarehouse, RightTimeError, WarehouseClosed, WarehouseLocked, WriterLost
 from righttime.ledger.postgres_connect import Address, Connection, Query, connect, first_line, is_lost, run, translated
-from righttime.ledger.postgres_schema import check_ledger, create_ledger
+from righttime.ledger.postgres_schema import check_ledger, create_ledger, place_tables
 from righttime.telemetry import get_log
 
 log = get_log("writer")
@@ -56,6 +56,7 @@ class PostgresWriter:
                 if not create:
                     raise NotAWarehouse(path=address.name, reason=f"it has no schema {address.ledger!r}")
                 create_ledger(connection, address)
+            place_tables(connection, address)
             return cls(address, connection)
         except BaseException:
             connection.close()

@@ -15,7 +15,7 @@ from righttime.changes.clock import Clock
 from righttime.errors import BadSetting, NotAWarehouse
 from righttime.ledger.postgres import PostgresLedger
 from righttime.ledger.postgres_connect import Address, connect
-from righttime.ledger.postgres_schema import known_schema
+from righttime.ledger.postgres_schema import has_tables, known_schema
 from righttime.ledger.postgres_writer import PostgresWriter
 from righttime.ledger.trace import CommitTrace
 from righttime.settings import Settings
@@ -71,7 +71,9 @@ def _where_its_tables_are(address: Address, settings: Settings) -> Address:
     """Return the address with the schema that the warehouse was made with: in another one, tables of the same names would be somebody else's."""
     with connect(address) as connection:
         known = known_schema(connection, address)
-    if known is None or known == address.tables:
+        # Without tables it is somebody who began before they had said where: nothing is lost if they say it now.
+        is_open = known is not None and settings.table_schema is not None and not has_tables(connection, address)
+    if known in (None, address.tables) or is_open:
         return address
     if settings.table_schema is not None:
         raise BadSetting(name="table_schema", reason=f"the tables of {address.name} are in the schema {known!r}, not in {settings.table_schema!r}")
