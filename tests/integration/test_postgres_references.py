@@ -263,6 +263,20 @@ def test_an_update_of_what_is_referred_to_is_not_passed_on(warehouse: rt.Warehou
     assert stored(other, "item") == [(1, "d"), (2, "c")]
 
 
+def test_an_update_is_not_passed_on_with_a_column_of_others(warehouse: rt.Warehouse, load: rt.Producer, other: psycopg.Connection[Any]) -> None:
+    """A foreign key may refer to a column of the table together with one that somebody has added."""
+    other.execute("CREATE TABLE item (id int PRIMARY KEY, code text); INSERT INTO item VALUES (1, 'a')")
+    warehouse.adopt("item")
+    other.execute("ALTER TABLE item ADD tenant int DEFAULT 1, ADD UNIQUE (code, tenant)")
+    other.execute("CREATE TABLE sold (code text, tenant int, FOREIGN KEY (code, tenant) REFERENCES item (code, tenant) ON UPDATE CASCADE)")
+    other.execute("INSERT INTO sold VALUES ('a', 1)")
+    load.update("item", {"code": "b"}, {"id": 1})
+    load.commit()
+    with pytest.raises(ReferenceBroken, match="ON UPDATE"):
+        warehouse.materialize()
+    assert other.execute("SELECT * FROM sold").fetchall() == [("a", 1)]
+
+
 # Several tables
 
 

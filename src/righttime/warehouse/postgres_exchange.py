@@ -194,8 +194,10 @@ class Exchange:
 
     def _refuse_acting_updates(self, writer: PostgresWriter) -> None:
         for key in self.bonds.incoming:
-            if key.acts_on_update and set(key.referred) <= set(self.names) and not set(key.referred) <= set(self.same):
-                old, new = (sql.SQL(", ").join(sql.Identifier(row, name) for name in key.referred) for row in ("t", "n"))
+            # Columns of others, which may be referred to as well, keep what they hold.
+            written = [name for name in key.referred if name in self.names and name not in self.same]
+            if key.acts_on_update and written:
+                old, new = (sql.SQL(", ").join(sql.Identifier(row, name) for name in written) for row in ("t", "n"))
                 changed = sql.SQL("ROW({}) IS DISTINCT FROM ROW({})").format(old, new)
                 self._refuse_referred(writer, key, sql.SQL("JOIN {} n ON {}").format(self._new, self._alike), changed, "update")
 

@@ -31,7 +31,7 @@ def jsonb_text(text: str) -> str | None:
     """Return the text that a column of type jsonb gives back for this one, None if it does not take it."""
     try:
         return _written(json.loads(text, parse_constant=_refuse, parse_int=_Number, parse_float=_Number, object_pairs_hook=dict))
-    except (ValueError, RecursionError):
+    except (ValueError, ArithmeticError, RecursionError):  # a decimal with too many digits in its exponent is the second one
         return None
 
 

@@ -166,6 +166,6 @@ def within(table: TableSchema, names: tuple[str, ...], ranges: Ranges) -> tuple[
 
 def _sendable(bound: Any, other: str | None) -> Any:
     """Return a bound, None for a text that PostgreSQL has no form for: then more rows come than are wanted."""
-    if isinstance(bound, str) and ("\0" in bound or (other == "uuid" and not re.match(UUID, bound))):
+    if isinstance(bound, str) and ("\0" in bound or (other == "uuid" and not re.fullmatch(UUID, bound))):
         return None
     return bound
