@@ -150,6 +150,16 @@ def test_references_to_another_key_than_the_declared_one_are_kept(warehouse: rt.
     assert stored(other, "item") == [(1, "a", 11), (3, "b", 30)]
 
 
+def test_a_row_is_known_by_a_key_that_cannot_be_null(warehouse: rt.Warehouse, load: rt.Producer, other: psycopg.Connection[Any]) -> None:
+    """A null would not be found again, and the row would be another one."""
+    other.execute("CREATE TABLE item (code text UNIQUE, id int NOT NULL UNIQUE); CREATE TABLE sold (item int REFERENCES item (id) ON DELETE CASCADE)")
+    other.execute("INSERT INTO item VALUES (NULL, 1); INSERT INTO sold VALUES (1)")
+    warehouse.adopt("item")
+    load.update("item", {"code": "a"}, "id = 1")
+    load.commit(materialize=True)
+    assert (stored(other, "item"), other.execute("SELECT * FROM sold").fetchall()) == ([("a", 1)], [(1,)])
+
+
 def test_a_value_that_is_unique_passes_on_within_a_step(warehouse: rt.Warehouse, load: rt.Producer, other: psycopg.Connection[Any]) -> None:
     """From a deleted row to an updated one, and from that to a new one."""
     other.execute("CREATE TABLE item (id int PRIMARY KEY, code text UNIQUE); CREATE TABLE sold (item int REFERENCES item)")
@@ -374,6 +384,23 @@ def test_a_fact_without_its_dimension_is_told_and_stored_once_that_is_there(star
     load.commit(materialize=True)
     star.materialize()
     assert stored(other, "sale")[2] == (3, 8, 30)
+
+
+def test_a_fact_whose_dimension_could_not_be_stored_now_is_told_to_try_again(
+    star: rt.Warehouse, load: rt.Producer, other: psycopg.Connection[Any], url: str
+) -> None:
+    """Nothing is missing: the dimension waits for somebody, and the fact for the dimension."""
+    load.update("customer", {"name": "Ada L."}, {"id": 1})
+    load.insert("customer", (4, "Alan", None))
+    load.insert("sale", (3, 4, 30))
+    load.commit()
+    with psycopg.connect(url) as somebody:
+        somebody.execute("SELECT FROM customer WHERE id = 1 FOR UPDATE")
+        with pytest.raises(StoringFailed, match="lock timeout") as caught:
+            star.materialize("sale")
+        assert (caught.value.context["table"], caught.value.retryable) == ("customer", True)
+    star.materialize("sale")
+    assert stored(other, "sale")[2] == (3, 4, 30)
 
 
 @pytest.mark.parametrize("circle", [True, False], ids=["two tables", "one table"])

@@ -123,7 +123,8 @@ class Mover:
     def _store_each(self, tables: set[str], *, asked: set[str]) -> int:
         """Store what can be stored of `tables`, and raise the first error of a table that was asked for, if there is one.
 
-        It goes on as long as errors name a table: any other would meet all of them.
+        It goes on as long as errors name a table: any other would meet all of them. Where one before can be tried again it is raised instead, for what
+        a table refers to may be missing because of it.
         """
         state: int | None = None
         errors: list[RightTimeError] = []
@@ -135,8 +136,10 @@ class Mover:
                 failed = error.context.get("table")
                 tables = tables - {failed} if failed in tables else set()
         told = [error for error in errors if error.context.get("table") in asked]
-        if told or state is None:
-            raise (told or errors)[0]
+        if told:
+            raise next((error for error in errors[: errors.index(told[0])] if error.retryable), told[0])
+        if state is None:
+            raise errors[0]
         return state
 
     def references(self) -> Mapping[str, Collection[str]]:

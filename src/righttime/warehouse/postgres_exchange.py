@@ -25,7 +25,7 @@ from righttime.warehouse.postgres_catalog import Found
 from righttime.warehouse.postgres_places import Places, Tids, Xids
 
 _PUT_ROWS = 1 << 16
-# Unique keys that the database looks at with each row; those of the declaration first, then the primary key.
+# Unique keys that the database looks at with each row; those that hold no null first, among them those of the declaration, then the primary key.
 _UNIQUE = """
 SELECT ARRAY(SELECT a.attname::text FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (number, place) JOIN pg_attribute a ON a.attrelid = i.indrelid
              AND a.attnum = k.number WHERE k.place <= i.indnkeyatts ORDER BY k.place)
@@ -52,8 +52,10 @@ class Exchange:
         spelled = dict(zip(table.columns.names, names, strict=True))
         declared = sorted(spelled[key] for key in table.keys)
         unique = [tuple(columns) for (columns,) in writer.execute(_UNIQUE, (found.oid,), step="write rows", table=table.name)]
+        nullable = {column.name for column in found.columns if not column.not_null}
         fit = [columns for columns in unique if set(columns) <= set(names)]
-        return cls(address, table, found, bonds, names, next((columns for columns in fit if sorted(columns) == declared), fit[0] if fit else ()))
+        fit.sort(key=lambda columns: (bool(nullable & {*columns}), sorted(columns) != declared))  # a null is not found again
+        return cls(address, table, found, bonds, names, fit[0] if fit else ())
 
     def refuse_not_kept(self, changed: Collection[str]) -> None:
         """Raise `ColumnNotKept` if rows that live on would lose what others keep in them, because they cannot be known again."""
