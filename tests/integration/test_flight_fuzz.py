@@ -18,7 +18,7 @@ import pytest
 
 import righttime as rt
 from righttime.errors import BadMessage, MessageTooLarge, ServiceBusy, TooManySnapshots
-from righttime.flight.contents import ContentWriter
+from righttime.flight.contents import ContentWriter, fingerprint
 from righttime.flight.desk import Desk
 from righttime.flight.failures import failure_from_text, failure_of
 from righttime.flight.frames import read_frame, write_frame
@@ -148,14 +148,13 @@ def test_uploads_and_tickets_of_strangers_are_refused(service: Service, wh: Remo
     """Streams without a command, for no session, of other columns; tickets that are noise; calls that the service does not have."""
     client = wh._transport._client
     batch = pa.record_batch({"other": [1]})
-    commands = [b"noise", write_frame({}).to_pybytes(), write_frame({"session": "x", "table": "sale", "upload": "u"}).to_pybytes()]
+    commands = [b"noise", write_frame({}).to_pybytes(), write_frame({"session": "x", "table": "sale", "mark": "m", "upload": "u"}).to_pybytes()]
     for descriptor in (flight.FlightDescriptor.for_path("a"), *(flight.FlightDescriptor.for_command(command) for command in commands)):
         with pytest.raises(flight.FlightError):
             _put(client, descriptor, batch)
     load = wh.producer(name="uploader")
-    header = {"session": load._session.session_id, "table": "sale", "upload": "u"}  # type: ignore[attr-defined]
     with pytest.raises(flight.FlightError) as caught:
-        _put(client, flight.FlightDescriptor.for_command(write_frame(header).to_pybytes()), batch)
+        _put(client, _upload_of(load), batch)
     refused = failure_from_text(caught.value.extra_info)
     assert refused is not None and refused.code == "column.unknown"
     for ticket in (b"", b"noise", write_frame({"snapshot": "x" * 40, "table": "sale", "places": [0]}).to_pybytes()):
@@ -274,7 +273,8 @@ def test_a_stream_that_breaks_off_leaves_nothing(service: Service, wh: RemoteWar
 
 
 def _upload_of(load: Any) -> flight.FlightDescriptor:
-    return flight.FlightDescriptor.for_command(write_frame({"session": load._session.session_id, "table": "sale", "upload": "u"}).to_pybytes())
+    header = {"session": load._session.session_id, "table": "sale", "mark": fingerprint(load._session._schemas["sale"]), "upload": "u"}
+    return flight.FlightDescriptor.for_command(write_frame(header).to_pybytes())
 
 
 def _commit_upload(wh: RemoteWarehouse, load: Any) -> str | None:

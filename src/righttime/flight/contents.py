@@ -76,8 +76,7 @@ class ContentReader:
         self._check = check
         self._parts: Iterator[pa.Buffer] = iter(parts)
         for table, mark in tables.items():
-            if fingerprint(self._schema(table)) != mark:
-                raise BadMessage(reason=f"the sender knows table {table!r} with other columns")
+            refuse_other(self._schema(table), mark)
         self._tables = tables
 
     def contents(self, record: object) -> dict[str, list[Content]]:
@@ -128,6 +127,12 @@ class ContentReader:
 def fingerprint(schema: TableSchema) -> str:
     """Return a mark that two sides share if they know a table with the same columns and keys."""
     return _known(schema)[1]
+
+
+def refuse_other(schema: TableSchema, mark: object) -> None:
+    """Refuse what comes from somebody who knows a table otherwise: columns that are missing there would be null here."""
+    if fingerprint(schema) != mark:
+        raise BadMessage(reason=f"the sender knows table {schema.name!r} with other columns")
 
 
 def _known(schema: TableSchema) -> tuple[TableSchema, str, RowEncoder]:

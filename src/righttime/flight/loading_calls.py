@@ -16,7 +16,7 @@ from righttime.catalyst.port import Session, checked_source
 from righttime.changes.schema import TableSchema
 from righttime.errors import BadMessage, CommitUnknown, NotStored, RightTimeError, SessionLost, UnknownTable
 from righttime.flight.access import Grant
-from righttime.flight.contents import ContentReader
+from righttime.flight.contents import ContentReader, refuse_other
 from righttime.flight.frames import Message, typed
 from righttime.flight.records import published_record
 from righttime.flight.sessions import ProducerSession, SessionTable
@@ -92,7 +92,9 @@ class LoadingCalls:
     def upload(self, message: Message, grant: Grant, batches: Iterable[pa.RecordBatch]) -> Answer:
         """Take a stream of rows that a later commit will name."""
         session = self.sessions.get(message.text("session"), grant=grant.name)
-        upload = self.uploads.take(self._schema(message.text("table")), _readable(batches))
+        schema = self._schema(message.text("table"))
+        refuse_other(schema, message.text("mark"))
+        upload = self.uploads.take(schema, _readable(batches))
         try:
             other = session.keep(message.text("upload"), upload)
         except BaseException:

@@ -15,7 +15,7 @@ from typing import Any
 from righttime.catalyst.messages import Bypass, Content, Flush, Made, Published
 from righttime.changes.schema import TableSchema
 from righttime.errors import AccessDenied, CommitUnknown, NotStored, ProducerClosed, RightTimeError, ServiceFailed, ServiceUnreachable, SessionLost
-from righttime.flight.contents import ContentWriter
+from righttime.flight.contents import ContentWriter, fingerprint
 from righttime.flight.doubts import COMMITS, LOGGED, MEMORY, STORED, Debts, Meant, commit_made, counts, total
 from righttime.flight.frames import Message, typed
 from righttime.flight.letters import Letter, Letters
@@ -262,7 +262,7 @@ class RemoteSession:
         for table, part in bypass.items():
             upload_id = uuid.uuid4().hex
             schema = self._schemas[table]
-            header = {"session": self.session_id, "table": table, "upload": upload_id}
+            header = {"session": self.session_id, "table": table, "mark": fingerprint(schema), "upload": upload_id}
             self._transport.upload(header, schema.columns, lambda part=part, schema=schema: bypass_batches(part, schema))  # type: ignore[misc]
             uploads[table] = [upload_id]
         return uploads
