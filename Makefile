@@ -16,8 +16,8 @@ LOCKS := requirements.lock requirements-build.lock requirements-uv.lock requirem
 # A new folder under tests/ takes part without being named here; tests/conftest.py says which files come first.
 QUICK := tests/unit/ tests/properties/
 OTHER := $(filter-out $(QUICK) tests/support/ tests/__pycache__/,$(wildcard tests/*/))
-# Two files at a time; a worker that dies ends the run, because another one would try the same test again.
-PARALLEL := -n 2 --max-worker-restart=0 --dist loadfile --no-loadscope-reorder
+# Several files at a time; a worker that dies ends the run, because another one would try the same test again.
+PARALLEL := --max-worker-restart=0 --dist loadfile --no-loadscope-reorder
 ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -40,15 +40,15 @@ test: $(READY) ## everything: style, types, layers and all tests (under 12 minut
 	$(call phase,style,$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .)
 	$(call phase,types,$(BIN)/mypy)
 	$(call phase,layers,$(BIN)/lint-imports --no-logo)
-	@printf '== tests, two files at a time: %s\n' '$(QUICK) $(OTHER)'
-	@$(BIN)/python -m pytest -q --durations=15 $(PARALLEL) $(QUICK) $(OTHER) $(ARGS)
+	@printf '== tests, three files at a time: %s\n' '$(QUICK) $(OTHER)'
+	@$(BIN)/python -m pytest -q --durations=15 -n 3 $(PARALLEL) $(QUICK) $(OTHER) $(ARGS)
 
 check: $(READY) ## what to run while working: style, types, layers, unit tests, properties (under 90 seconds)
 	$(call phase,style,$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .)
 	$(call phase,types,$(BIN)/mypy)
 	$(call phase,layers,$(BIN)/lint-imports --no-logo)
 	@printf '== tests: %s\n' '$(QUICK)'
-	@$(BIN)/python -m pytest -q $(PARALLEL) $(QUICK) $(ARGS)
+	@$(BIN)/python -m pytest -q -n 2 $(PARALLEL) $(QUICK) $(ARGS)
 
 bench: $(READY) ## measure against PostgreSQL and delta-rs; ARGS="rivals" for one part
 	@$(BIN)/python -m benchmarks $(ARGS)

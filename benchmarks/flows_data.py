@@ -24,7 +24,7 @@ Changes = dict[str, pa.Table]
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much of everything: rows of the dimensions, purchases before and while the clock runs, jobs, streams of queries, most rounds that do not count."""
+    """How much of everything: rows of the dimensions, purchases before and while the clock runs, jobs, streams of queries, rounds that do not count."""
 
     name: str
     dimensions: Mapping[str, int]

@@ -1,7 +1,7 @@
 """X2 to X5: how many queries per second a target answers while its flow runs, and what each query waits for.
 
 In: 21 streams of ten queries with a transaction for each query (read-heavy), and 7 streams with twice the rows (update-heavy), each after rounds that do
-not count: Java compiles for minutes what both need, and what it needs for loading most of all where that is done often. They go on until it compiles little.
+not count: Java compiles for minutes what both need, and what it needs for loading most of all where that is done often.
 Out: queries per second, until the last answer and until everything is loaded, under near-real-time windows, one job after the other, and ours, in the
 update-heavy case with and without background jobs; per template the latency, the wait for its state and the time it ran, as table and plot; how many
 answers of near-real-time loading are wrong.
@@ -28,7 +28,6 @@ from righttime.flows.runner import Mode
 WINDOWS, OURS, ALONE, SEQUENTIAL = "near-real-time", "ours", "ours, no background jobs", "sequential"
 MODES: dict[str, Mode] = {WINDOWS: "near_real_time", OURS: "on_demand", ALONE: "on_demand", SEQUENTIAL: "sequential"}
 _UPDATE_HEAVY = 6  # transactions for each query
-_COMPILING_MAX = 0.1  # of the time of a round
 
 
 def run(size: str = "S", rounds: int = 3, plots: Path = RESULTS) -> list[Figure]:
@@ -37,11 +36,11 @@ def run(size: str = "S", rounds: int = 3, plots: Path = RESULTS) -> list[Figure]
     with open_shop(ShopData(chosen), **NEVER) as opened:
         rows_each = max(chosen.purchases * 13 // chosen.jobs, 1)
         settings = {WINDOWS: NEVER | {"window_s": WINDOW_S}, SEQUENTIAL: NEVER, ALONE: NEVER, OURS: NEVER}
-        context: dict[str, float | str] = {"spark": str(opened.wh.spark.version)}
-        context |= _warm(opened, settings, heavy=False)
+        context: dict[str, float | str] = {"spark": str(opened.wh.spark.version), "rounds before": float(chosen.warm_rounds)}
+        _warm(opened, settings, heavy=False)
         reading = _measure(opened, settings, (WINDOWS, OURS, SEQUENTIAL), rounds, heavy=False)
         settings[OURS] = {"background_rows": rows_each, "background_idle_s": 1.0}
-        context |= _warm(opened, settings, heavy=True)
+        _warm(opened, settings, heavy=True)
         updating = _measure(opened, settings, (WINDOWS, OURS, ALONE, SEQUENTIAL), rounds, heavy=True)
         context["load"] = os.getloadavg()[0]
     figures = _figures("X2, read-heavy", chosen, reading, context, goal=1.0) + _figures("X3, update-heavy", chosen, updating, context, goal=0.95)
@@ -50,23 +49,13 @@ def run(size: str = "S", rounds: int = 3, plots: Path = RESULTS) -> list[Figure]
     return [*figures, Figure(f"X5, size {size}: latency without background jobs against with", "s", ours=alone, rival=ours, note="first column: without")]
 
 
-def _warm(opened: Shop, settings: Mapping[str, Mapping[str, float]], *, heavy: bool) -> dict[str, float | str]:
-    """Run rounds that do not count until Java compiles little beside them, or as many as the size allows; say how many, and what share it took of the last."""
-    load, rounds, share = "update-heavy" if heavy else "read-heavy", 0, 1.0
-    while share > _COMPILING_MAX and rounds < opened.shop.size.warm_rounds:
-        ways = (WINDOWS, OURS) if rounds else (WINDOWS, OURS, SEQUENTIAL)
-        compiled_s = _compiled_s(opened)
-        took_s = sum(run.loaded_s for runs in _measure(opened, settings, ways, 1, heavy=heavy).values() for run in runs)
-        share = (_compiled_s(opened) - compiled_s) / took_s
-        rounds += 1
-        sys.stderr.write(f"  {load}: warm round {rounds}, Java compiled for {share:.1%} of {took_s:.0f} s\n")
-    return {f"warm rounds, {load}": float(rounds), f"Java compiling in the last, {load}": share}
-
-
-def _compiled_s(opened: Shop) -> float:
-    """Return for how long Java's compilers have worked so far, all together."""
-    compiler = opened.wh.spark.sparkContext._jvm.java.lang.management.ManagementFactory.getCompilationMXBean()
-    return float(compiler.getTotalCompilationTime()) / 1000
+def _warm(opened: Shop, settings: Mapping[str, Mapping[str, float]], *, heavy: bool) -> None:
+    """Run rounds that do not count, one job after the other only once."""
+    rounds = opened.shop.size.warm_rounds
+    for number in range(1, rounds + 1):
+        ways = (WINDOWS, OURS) if number > 1 else (WINDOWS, OURS, SEQUENTIAL)
+        took = {way: runs[0].loaded_s for way, runs in _measure(opened, settings, ways, 1, heavy=heavy).items()}
+        sys.stderr.write(f"  round {number} of {rounds} that do not count: {', '.join(f'{way} {seconds:.1f} s' for way, seconds in took.items())}\n")
 
 
 def _measure(opened: Shop, settings: Mapping[str, Mapping[str, float]], ways: tuple[str, ...], rounds: int, *, heavy: bool) -> dict[str, list[Streams]]:
