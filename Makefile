@@ -40,8 +40,8 @@ test: $(READY) ## everything: style, types, layers and all tests (under 12 minut
 	$(call phase,style,$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .)
 	$(call phase,types,$(BIN)/mypy)
 	$(call phase,layers,$(BIN)/lint-imports --no-logo)
-	@printf '== tests, three files at a time: %s\n' '$(QUICK) $(OTHER)'
-	@$(BIN)/python -m pytest -q --durations=15 -n 3 $(PARALLEL) $(QUICK) $(OTHER) $(ARGS)
+	@printf '== tests, two files at a time: %s\n' '$(QUICK) $(OTHER)'
+	@$(BIN)/python -m pytest -q --durations=15 -n 2 $(PARALLEL) $(QUICK) $(OTHER) $(ARGS)
 
 check: $(READY) ## what to run while working: style, types, layers, unit tests, properties (under 90 seconds)
 	$(call phase,style,$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .)
