@@ -1,15 +1,13 @@
 """Ctrl-C in an append to streams: wherever it comes, the append is made or not begun, and no later one is lost for it."""
 
 import signal
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 
 import righttime as rt
+from tests.support.ctrl_c import pressed_at
 
 
 @pytest.fixture(autouse=True)
@@ -20,30 +18,7 @@ def plain_handler() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-_FIRST, _STEP = 2_000, 9  # before that an append is only read and judged
-
-
-def pressed_at(place: int, call: Callable[[], object]) -> bool:
-    """Call, and press Ctrl-C at one of the places where Python looks for it, counted from 1; tell whether it came so far."""
-    left = place
-
-    def look(frame: FrameType, event: str, argument: Any) -> None:
-        nonlocal left
-        if event in ("call", "c_return"):
-            left -= 1
-            if left == 0:
-                signal.raise_signal(signal.SIGINT)
-
-    before = sys.getprofile()
-    sys.setprofile(look)
-    try:
-        call()
-    except KeyboardInterrupt:
-        assert left <= 0
-    finally:
-        sys.setprofile(before)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    return left <= 0
+_FIRST, _STEP = 1_000, 9  # before that an append is only read and judged
 
 
 def ids(wh: rt.Warehouse, stream: str) -> list[int]:
@@ -72,6 +47,8 @@ def test_an_append_after_an_interrupted_one_is_there_after_a_restart(tmp_path: P
             assert [number for number in made[stream] if number % 2] == list(range(2 * _FIRST + 1, 2 * place, 2 * _STEP))
             assert wh.stream(stream).dead_letters().num_rows == sum(number % 2 == 0 for number in made[stream])
         assert place > _FIRST + 20 * _STEP, "it was pressed all over the writing"
+        shown = sum(number % 2 == 0 for number in made["one"])
+        assert 0 < shown < (place - _FIRST) // _STEP, "before it was made, and after"
         assert made["one"] == made["other"]
     with rt.open(tmp_path / "wh") as wh:
         assert {stream: ids(wh, stream) for stream in made} == made

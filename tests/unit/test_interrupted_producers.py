@@ -1,13 +1,10 @@
 """Ctrl-C in a commit to memory, a flush or a rollback: wherever it comes, the call is done or not begun, and the producer knows which."""
 
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 
@@ -16,6 +13,7 @@ from righttime.catalyst.listener import Listener
 from righttime.catalyst.table import VERSIONS
 from righttime.errors import KeyTaken
 from tests.support.crash import engine_of
+from tests.support.ctrl_c import pressed_at
 
 Call = Callable[[], object]
 
@@ -26,29 +24,6 @@ def plain_handler() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-def _pressed_at(place: int, call: Call) -> bool:
-    """Call, and press Ctrl-C at one of the places where Python looks for it, counted from 1; tell whether it came so far."""
-    left = place
-
-    def look(frame: FrameType, event: str, argument: Any) -> None:
-        nonlocal left
-        if event in ("call", "c_return"):  # when a function begins and when a built-in one has returned
-            left -= 1
-            if left == 0:
-                signal.raise_signal(signal.SIGINT)
-
-    before = sys.getprofile()
-    sys.setprofile(look)
-    try:
-        call()
-    except KeyboardInterrupt:
-        assert left <= 0
-    finally:
-        sys.setprofile(before)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    return left <= 0
 
 
 def _check_accounts(wh: rt.Warehouse, load: rt.Producer) -> None:
@@ -77,7 +52,7 @@ def _commit_at_every_place(wh: rt.Warehouse, load: rt.Producer, prepare: Callabl
     """Press Ctrl-C at every place of a commit, or at every few, one after the other; to commit again is right each time. Return how often."""
     for number in count(1):
         prepare(number)
-        far = _pressed_at(1 + (number - 1) * step, load.commit)
+        far = pressed_at(1 + (number - 1) * step, load.commit)
         assert len(wh.read("sale")) == number - load.in_transaction
         load.commit()
         load.flush()
@@ -130,7 +105,7 @@ def test_a_flush_happens_once_wherever_it_is_interrupted(wh: rt.Warehouse) -> No
         for place in count(1):
             load.insert("sale", (place,))
             load.commit()
-            far = _pressed_at(place, load.flush)
+            far = pressed_at(place, load.flush)
             load.flush()
             _check(wh, load, place)
             if not far:
@@ -147,7 +122,7 @@ def test_a_rollback_drops_everything_wherever_it_is_interrupted(wh: rt.Warehouse
             with pytest.raises(KeyTaken):
                 load.commit()
             assert load.in_transaction
-            far = _pressed_at(place, load.rollback)
+            far = pressed_at(place, load.rollback)
             load.rollback()
             assert not load.in_transaction
             _check(wh, load, 1)
@@ -162,7 +137,7 @@ def test_a_producer_can_be_closed_wherever_its_closing_is_interrupted(wh: rt.War
         load = wh.producer(name="till", policy=rt.OnDemand())
         load.insert("sale", (place,))
         load.commit()
-        far = _pressed_at(place, load.close)
+        far = pressed_at(place, load.close)
         load.close()
         assert load.closed and "till" not in engine_of(wh).catalyst.links
         assert len(wh.read("sale")) == place
