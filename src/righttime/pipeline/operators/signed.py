@@ -94,9 +94,9 @@ def touched(state: str, delta: str, pairs: Sequence[tuple[str, str]], *, reach: 
     """
     if not pairs:
         return f"SELECT * FROM {state}" if inside else f"SELECT * FROM {state} WHERE false"
-    hashes = f"SELECT xxhash64({names([given for _, given in pairs])}) AS mark FROM {delta}"
+    hashes = f"SELECT xxhash64({names([given for _, given in pairs])}) AS __mark FROM {delta}"
     kind = "SEMI" if inside else "ANTI"
-    return f"SELECT {hint('delta', reach)} * FROM {state} LEFT {kind} JOIN ({hashes}) delta ON xxhash64({names([kept for kept, _ in pairs])}) = delta.mark"
+    return f"SELECT {hint('delta', reach)} * FROM {state} LEFT {kind} JOIN ({hashes}) delta ON xxhash64({names([kept for kept, _ in pairs])}) = delta.__mark"
 
 
 def net_by_job(delta: str, columns: Sequence[str], old: str | None, *, together: Sequence[str], reach: Reach) -> str:

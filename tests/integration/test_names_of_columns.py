@@ -1,0 +1,26 @@
+"""Columns and fields of any name: what the steps call their own never meets what users call theirs."""
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from righttime.pipeline.flow import Flow
+from righttime.pipeline.spark import SparkOwner
+from tests.support.flows import Bench
+
+
+@pytest.fixture(scope="module")
+def child(spark_owner: SparkOwner) -> Iterator[SparkSession]:
+    """One child session for the module."""
+    yield spark_owner.child()
+
+
+def test_a_key_may_be_called_mark(child: SparkSession) -> None:
+    """State is looked up by what the columns are called, and by a name of its own that nobody else can have."""
+    flow = Flow("marks")
+    flow.stream("s").aggregate(by="mark", n="count(*)").into("t", keys=["mark"])
+    bench = Bench(flow, child, streams={"s": ("id INT, mark STRING", ["id"])}, tables={"t": ("mark STRING, n BIGINT", ["mark"])})
+    bench.put("s", 1, {"id": 1, "mark": "a"})
+    bench.put("s", 2, {"id": 2, "mark": "a"})
+    assert [bench.drain(time)[0]["t"] for time in (1, 2)] == [[{"mark": "a", "n": 1}], [{"mark": "a", "n": 2}]]
