@@ -24,3 +24,12 @@ def test_a_key_may_be_called_mark(child: SparkSession) -> None:
     bench.put("s", 1, {"id": 1, "mark": "a"})
     bench.put("s", 2, {"id": 2, "mark": "a"})
     assert [bench.drain(time)[0]["t"] for time in (1, 2)] == [[{"mark": "a", "n": 1}], [{"mark": "a", "n": 2}]]
+
+
+def test_a_field_of_a_struct_is_not_taken_for_a_column(child: SparkSession) -> None:
+    """A drain reads `given.x` as its declaration was checked: the field of a column, though there is a column of that name as well."""
+    flow = Flow("fields")
+    flow.stream("s").where("given.x > 1").select("id", y="given.x").into("t", keys=["id"])
+    bench = Bench(flow, child, streams={"s": ("id INT, x INT, given STRUCT<x: INT>", ["id"])}, tables={"t": ("id INT, y INT", ["id"])})
+    bench.put("s", 1, {"id": 1, "x": 7, "given": {"x": 1}}, {"id": 2, "x": 0, "given": {"x": 2}})
+    assert bench.drain(1)[0]["t"] == [{"id": 2, "y": 2}]

@@ -85,8 +85,8 @@ def noted(rows: Signed, *, with_row: bool) -> Frame:
 
 def _select(given: Signed, columns: str, where: str = "") -> Frame:
     with Query(given.frame) as sql:
-        # Without an alias, Spark takes WHERE (x) for an alias with the column x.
-        return sql.run(f"SELECT {columns} FROM {sql.view(given.frame)} AS given{where}")
+        # Without an alias, Spark takes WHERE (x) for an alias with the column x. Nobody has a column of this name: its fields would be taken for columns.
+        return sql.run(f"SELECT {columns} FROM {sql.view(given.frame)} AS __given{where}")
 
 
 def apply(given: Signed, function: ArrowFunction, columns: StructType, arrow: pa.Schema, *, rows: Rows, system: Sequence[str]) -> Signed:
