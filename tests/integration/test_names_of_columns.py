@@ -33,3 +33,19 @@ def test_a_field_of_a_struct_is_not_taken_for_a_column(child: SparkSession) -> N
     bench = Bench(flow, child, streams={"s": ("id INT, x INT, given STRUCT<x: INT>", ["id"])}, tables={"t": ("id INT, y INT", ["id"])})
     bench.put("s", 1, {"id": 1, "x": 7, "given": {"x": 1}}, {"id": 2, "x": 0, "given": {"x": 2}})
     assert bench.drain(1)[0]["t"] == [{"id": 2, "y": 2}]
+
+
+def test_fields_of_structs_may_have_any_name(child: SparkSession) -> None:
+    """Also where there is no row to take them from, and as the least of a group."""
+    flow = Flow("structs")
+    priced = flow.stream("d").select("k", price="named_struct('unit price', w)")
+    joined = flow.stream("s").join(priced, on="k", how="left").lookup(priced, on="k", take={"again": "price"})
+    joined.select("id", p="price.`unit price`", q="again.`unit price`").into("t", keys=["id"])
+    least = priced.derive(one="1").aggregate(by="one", least="min(price)")
+    least.select("one", p="least.`unit price`").into("u", keys=["one"])
+    tables = {"t": ("id INT, p INT, q INT", ["id"]), "u": ("one INT, p INT", ["one"])}
+    bench = Bench(flow, child, streams={"s": ("id INT, k INT", ["id"]), "d": ("k INT, w INT", ["k"])}, tables=tables)
+    bench.put("s", 1, {"id": 1, "k": 1}, {"id": 2, "k": 2})
+    bench.put("d", 1, {"k": 1, "w": 5}, {"k": 3, "w": 6})
+    found = bench.drain(1)[0]
+    assert found == {"t": [{"id": 1, "p": 5, "q": 5}, {"id": 2, "p": None, "q": None}], "u": [{"one": 1, "p": 5}]}

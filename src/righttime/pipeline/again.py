@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from righttime.pipeline.nodes import COMMITTED, SINCE
-from righttime.pipeline.operators.query import Query, names, quoted
+from righttime.pipeline.operators.query import Query, names, quoted, type_text
 from righttime.pipeline.operators.signed import JOB, WEIGHT, Signed
 
 Again = Mapping[str, pa.Table]
@@ -42,7 +42,7 @@ def rows_again(images: Mapping[bytes, int], *, job: int) -> pa.Table:
 def signed_again(child: SparkSession, rows: pa.Table, schema: StructType, carried: tuple[str, ...], like: Signed | None) -> Signed:
     """Return such rows as the step is given them: with the columns that the changes of its input have, if there are any."""
     frame = child.createDataFrame(rows)
-    types = {field.name: field.dataType.simpleString() for field in schema}
+    types = {field.name: type_text(field.dataType) for field in schema}
     # A row came when it began. What a drain does not read may not have been kept.
     made = {COMMITTED: f"timestamp_micros({SINCE}) AS {COMMITTED}"} | {name: f"CAST(NULL AS {kind}) AS {quoted(name)}" for name, kind in types.items()}
     columns = like.columns if like is not None else tuple(name for name in (*schema.names, *carried) if name in rows.column_names or name == COMMITTED)

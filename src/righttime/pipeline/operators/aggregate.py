@@ -16,7 +16,7 @@ from pyspark.sql.types import DataType
 from righttime.pipeline.operators.accumulators import ROWS, Accumulated, Term, average_of, count_of, needs_unit_weights, row_count, sum_of
 from righttime.pipeline.operators.distinct import net_rows, transitions
 from righttime.pipeline.operators.extremes import VALUE, extremes
-from righttime.pipeline.operators.query import Query, names, quoted, spread
+from righttime.pipeline.operators.query import Query, names, quoted, spread, type_text
 from righttime.pipeline.operators.signed import ACCUMULATOR_PREFIX, JOB, RUNNING, WEIGHT, Parts, Signed, State, before, touched, window
 
 GROUPS = "groups"
@@ -124,7 +124,7 @@ class _Work:
     def _line(self, relation: str, given: Mapping[str, str]) -> str:
         """Return the query for lines with all accumulators and extremes, null where nothing is given."""
         kinds = {name: term.kind for name, term in self.terms.items()}
-        kinds |= {one.extremes: f"STRUCT<low: {one.kind.simpleString()}, high: {one.kind.simpleString()}>" for one in self._using("min", "max")}
+        kinds |= {one.extremes: f"STRUCT<low: {type_text(one.kind)}, high: {type_text(one.kind)}>" for one in self._using("min", "max")}
         values = [f"CAST({given.get(name, 'NULL')} AS {kind}) AS {name}" for name, kind in kinds.items()]
         return f"SELECT {names([*self._by, JOB], *values)} FROM ({relation})"
 
@@ -167,7 +167,7 @@ class _Work:
         return transitions(f"({net_rows(f'({self._pairs(one)})', columns, self._state.get(one.part), reach=self._reach)})", columns)
 
     def _extremes(self, one: _Expression) -> str:
-        return extremes(f"({self._pairs(one)})", self._rows, self._state.get(one.part), by=self._by, kind=one.kind.simpleString(), reach=self._reach)
+        return extremes(f"({self._pairs(one)})", self._rows, self._state.get(one.part), by=self._by, kind=type_text(one.kind), reach=self._reach)
 
     def _own_rows(self) -> str:
         if not any(needs_unit_weights(one.kind) for one in self._using("sum", "avg")):

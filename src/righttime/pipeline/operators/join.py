@@ -13,7 +13,7 @@ from pyspark.sql.types import DataType
 
 from righttime.pipeline.operators.distinct import net_rows, transitions
 from righttime.pipeline.operators.normal import normal
-from righttime.pipeline.operators.query import Frame, Query, farthest, hint, names, quoted
+from righttime.pipeline.operators.query import Frame, Query, farthest, hint, names, quoted, type_text
 from righttime.pipeline.operators.signed import JOB, WEIGHT, Parts, Signed, State, before, consolidated, rows_of, touched
 
 LEFT, RIGHT = "left", "right"
@@ -168,7 +168,7 @@ class Sides:
         return None if self.left is None else f"SELECT {names(self.columns)}{self._nulls(types)}, {JOB}, {WEIGHT} FROM {self.left}"
 
     def _nulls(self, types: Types) -> str:
-        return "".join(f", CAST(NULL AS {types[name].simpleString()}) AS {quoted(name)}" for name in self._take)
+        return "".join(f", CAST(NULL AS {type_text(types[name])}) AS {quoted(name)}" for name in self._take)
 
     def new_without_blanks(self, types: Types) -> str | None:
         """Return the right changes, less a blank row for each key that comes and more one for each that goes."""
@@ -197,7 +197,7 @@ class Sides:
 
     def _blank(self, keys: str, rest: str, types: Types) -> str:
         """Return right rows with these keys that give nulls."""
-        nulls = [f"CAST(NULL AS {types[name].simpleString()})" for name in self._take]
+        nulls = [f"CAST(NULL AS {type_text(types[name])})" for name in self._take]
         return f"SELECT {', '.join([*(quoted(name) for _, name in self._on), *nulls, rest])} FROM {keys}"
 
 

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 # How far the rows of a drain travel. `task`: everything is in one partition, and one task does the whole drain, without exchanges.
 # `sent`: changes are sent whole to every executor. `shuffled`: they are too large for that.
@@ -112,6 +112,19 @@ class Query:
 def quoted(name: str) -> str:
     """Return the name as SQL text, whatever characters it has."""
     return f"`{name.replace('`', '``')}`"
+
+
+def type_text(kind: DataType) -> str:
+    """Return a type as SQL text, whatever names the fields of structs have."""
+    match kind:
+        case ArrayType():
+            return f"ARRAY<{type_text(kind.elementType)}>"
+        case MapType():
+            return f"MAP<{type_text(kind.keyType)}, {type_text(kind.valueType)}>"
+        case StructType():
+            return f"STRUCT<{', '.join(f'{quoted(field.name)}: {type_text(field.dataType)}' for field in kind)}>"
+        case _:
+            return kind.simpleString()
 
 
 def names(columns: Iterable[str], *more: str, of: str = "") -> str:
