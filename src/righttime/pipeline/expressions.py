@@ -29,10 +29,10 @@ _REFUSED = {
     "GENERATOR": "it gives several rows; use apply() with rows='any'",
     "CURRENT_LIKE": "it depends on the time or the session of the run; a row must always give the same value",
 }
-# Texts that are times of the run: Spark puts the time in their place before anybody can see them.
+# Texts that are times of the run. Where a type stands before one, Spark puts the time in its place before anybody can see it; elsewhere when it runs.
 _WORD = r"""(['"])\s*(?:now|today|yesterday|tomorrow)\b[^'"]*\1"""
-_TIME = r"(?:date|timestamp(?:_[nl]tz)?)\b"
-_NOW = re.compile(rf"\b{_TIME}\s*{_WORD}|\bcast\s*\(\s*{_WORD.replace('1', '2')}\s+as\s+{_TIME}|{_WORD.replace('1', '3')}\s*::\s*{_TIME}", re.IGNORECASE)
+_NOW = re.compile(_WORD, re.IGNORECASE)
+_NOW_TYPED = re.compile(rf"\b(?:date|timestamp(?:_[nl]tz)?)\s*{_WORD}", re.IGNORECASE)
 
 
 class Expressions:
@@ -44,6 +44,8 @@ class Expressions:
         self._patterns = {why: getattr(jvm.org.apache.spark.sql.catalyst.trees.TreePattern, name)() for name, why in _REFUSED.items()}
         self._cast = getattr(getattr(jvm.org.apache.spark.sql.catalyst.expressions, "Cast$"), "MODULE$")
         self._order = getattr(getattr(jvm.org.apache.spark.sql.catalyst.expressions, "RowOrdering$"), "MODULE$")
+        rules = jvm.org.apache.spark.sql.catalyst.optimizer
+        self._plain, self._timed = (getattr(getattr(rules, f"{name}$"), "MODULE$") for name in ("ReplaceExpressions", "SpecialDatetimeValues"))
         self._types = jvm.org.apache.spark.sql.types.DataType
         self._has_collation = jvm.org.apache.spark.sql.util.SchemaUtils.hasNonUTF8BinaryCollation
 
@@ -93,7 +95,7 @@ class Expressions:
             raise self._refusal(error, frame, expression, origin) from error
         plan = found._jdf.queryExecution().analyzed()
         reasons = [why for why, pattern in self._patterns.items() if plan.containsPattern(pattern)]
-        if _NOW.search(expression):
+        if _NOW_TYPED.search(expression) or (_NOW.search(expression) and self._is_timed(plan)):
             reasons.append(_REFUSED["CURRENT_LIKE"])
         if not plan.deterministic():
             reasons.append("it gives another value each time; a row must always give the same value")
@@ -108,6 +110,11 @@ class Expressions:
         # Spark calls a column as the expression does, in whatever case; everybody else asks for it by its own name.
         spelled = {name.lower(): name for name in frame.columns}
         return field, frozenset(spelled[name.lower()] for name in names)
+
+    def _is_timed(self, plan: Any) -> bool:
+        """Return whether Spark would put times of the run in the place of texts, cast by the user or by itself."""
+        plain = self._plain.apply(plan)
+        return not self._timed.apply(plain).fastEquals(plain)
 
     def _refusal(self, error: PySparkException, frame: DataFrame, expression: str, origin: Origin) -> Exception:
         parameters = error.getMessageParameters() or {}
