@@ -33,6 +33,7 @@ _REFUSED = {
 _WORD = r"""(['"])\s*(?:now|today|yesterday|tomorrow)\b[^'"]*\1"""
 _NOW = re.compile(_WORD, re.IGNORECASE)
 _NOW_TYPED = re.compile(rf"\b(?:date|timestamp(?:_[nl]tz)?)\s*{_WORD}", re.IGNORECASE)
+_STAR = "it takes all columns by *, among which a drain has its own; name those that are meant"
 
 
 class Expressions:
@@ -97,6 +98,8 @@ class Expressions:
         reasons = [why for why, pattern in self._patterns.items() if plan.containsPattern(pattern)]
         if _NOW_TYPED.search(expression) or (_NOW.search(expression) and self._is_timed(plan)):
             reasons.append(_REFUSED["CURRENT_LIKE"])
+        if "*" in expression and self._takes_all(frame, expression):
+            reasons.append(_STAR)
         if not plan.deterministic():
             reasons.append("it gives another value each time; a row must always give the same value")
         field = found.schema[0]
@@ -115,6 +118,12 @@ class Expressions:
         """Return whether Spark would put times of the run in the place of texts, cast by the user or by itself."""
         plain = self._plain.apply(plan)
         return not self._timed.apply(plain).fastEquals(plain)
+
+    def _takes_all(self, frame: DataFrame, expression: str) -> bool:
+        """Return whether an expression reads also a column that it cannot know."""
+        plan = frame.withColumn("__more", F.lit(0)).select(F.expr(expression).alias("it"))._jdf.queryExecution().analyzed()
+        references = plan.references().toSeq().iterator()
+        return "__more" in iter(lambda: references.next().name() if references.hasNext() else "", "")
 
     def _refusal(self, error: PySparkException, frame: DataFrame, expression: str, origin: Origin) -> Exception:
         parameters = error.getMessageParameters() or {}
