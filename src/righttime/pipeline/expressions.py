@@ -45,6 +45,8 @@ class Expressions:
         self._patterns = {why: getattr(jvm.org.apache.spark.sql.catalyst.trees.TreePattern, name)() for name, why in _REFUSED.items()}
         self._cast = getattr(getattr(jvm.org.apache.spark.sql.catalyst.expressions, "Cast$"), "MODULE$")
         self._order = getattr(getattr(jvm.org.apache.spark.sql.catalyst.expressions, "RowOrdering$"), "MODULE$")
+        session: Any = child._jsparkSession
+        self._parse = session.sessionState().sqlParser().parseExpression
         rules = jvm.org.apache.spark.sql.catalyst.optimizer
         self._plain, self._timed = (getattr(getattr(rules, f"{name}$"), "MODULE$") for name in ("ReplaceExpressions", "SpecialDatetimeValues"))
         self._types = jvm.org.apache.spark.sql.types.DataType
@@ -91,6 +93,7 @@ class Expressions:
     def _resolved(self, frame: DataFrame, name: str, expression: str, origin: Origin) -> tuple[StructField, frozenset[str]]:
         try:
             with quiet():
+                self._parse(f"({expression}\n)")  # as drains write it: a name behind it would be its alias here, and there every row would fail
                 found = frame.select(F.expr(expression).alias(name))
         except PySparkException as error:
             raise self._refusal(error, frame, expression, origin) from error
