@@ -31,6 +31,7 @@ from righttime.errors import AnswerUnreadable, BadProject, BadSetting, NoProject
 from righttime.errors.flows import ProjectNotWritten
 from righttime.flight.access import Tokens
 from righttime.flight.health import HealthServer
+from righttime.flows.catalogue import Catalogue, FlowEntry, Generation
 from righttime.project import Project, load_project, warehouse_of
 from righttime.query.answer import Answer
 from tests.end_to_end.cli_support import Terminal, make_shop
@@ -285,6 +286,14 @@ def test_a_dry_run_takes_only_an_empty_database_for_a_new_warehouse(warehouse: s
     """An address that can never be one is refused by the dry run, not first by the run."""
     with pytest.raises(NotAWarehouse):
         look(Project(tmp_path, warehouse, (), ()))
+
+
+def test_a_dry_run_compares_a_flow_with_the_state_that_it_goes_on_with(tmp_path: Path) -> None:
+    """A refresh with another declaration that never came to its end says nothing about the flow: a run goes on with what there was before."""
+    rt.open(tmp_path / "warehouse").close()
+    begun = Generation(2, 7, "new", ("s",), ("t",))
+    Catalogue(tmp_path / "warehouse" / "flows").write(FlowEntry("f", (Generation(1, 1, "old", ("s",), ("t",)), begun)))
+    assert look(Project(tmp_path, str(tmp_path / "warehouse"), (), ())).fingerprints == {"f": "old"}
 
 
 @pytest.mark.parametrize("command", ["dry-run", "run"])

@@ -18,6 +18,7 @@ from righttime.changes.schema import TableSchema
 from righttime.cli.console import err, error_line, moment, out, plain, plain_table
 from righttime.cli.options import ProjectPath, project_at, reader
 from righttime.cli.steps import detail
+from righttime.client import Warehouse
 from righttime.errors import NameTaken, NotAWarehouse, RightTimeError
 from righttime.flows.catalogue import Catalogue
 from righttime.flows.jobs import FlowStatus
@@ -84,13 +85,20 @@ def look(project: Project) -> Known:
             tables = {name: wh.schema(name) for name in wh.tables()}
             status = wh.status()
             flows = {each.name: each for each in status.flows}
-            fingerprints = {entry.name: entry.generations[-1].fingerprint for entry in Catalogue(wh.path / "flows").entries()}
+            fingerprints = _fingerprints(wh)
             unpulled = {each.name: each.unpulled for each in status.streams}
             return Known(tables, wh.views(), peek(wh.path / "streams"), flows, fingerprints, unpulled)
     except NotAWarehouse as error:
         if error.context.get("nothing_there"):
             return Known()
         raise
+
+
+def _fingerprints(wh: Warehouse) -> dict[str, str]:
+    """Return of each flow that of the state which a run goes on with: a refresh that was begun and never shown is none."""
+    with wh._engine.reading() as parts:
+        sources = parts.catalyst.head
+        return {entry.name: entry.generation(sources.source(entry.source).last.number).fingerprint for entry in Catalogue(wh.path / "flows").entries()}
 
 
 def _is_new(folder: Path) -> bool:
