@@ -2,6 +2,7 @@
 
 from threading import Condition
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -144,3 +145,18 @@ def test_what_was_shown_is_not_called_missing_again(calls: list[tuple[str, int]]
         complete_us = flow.horizon_us
         missing = [missing_us for missing_us in (flow.pending_us, flow.arrived_us) if missing_us is not None]
         assert all(flow.complete_us(otherwise_us=99) <= max(missing_us, flow.horizon_us) for missing_us in missing)
+
+
+def test_cuts_that_still_wait_cost_a_publication_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a source stands still, every query that gives up leaves a cut; afterwards each of its jobs went through all that were left."""
+    flow, asked = _maintainer(), list[int]()
+    flow.arrive(1)
+    for cut_us in range(10, 1010):
+        flow.change(cut_us)
+    flow.cuts = list(range(10, 1010))
+    flow.arrive(2000)
+    monkeypatch.setattr(Maintainer, "exact", lambda self, time_us: asked.append(time_us))
+    for horizon_us in range(10, 110):
+        flow.publish(horizon_us, horizon_us)
+        assert flow.cuts == list(range(horizon_us + 1, 1010))
+    assert len(asked) <= 100

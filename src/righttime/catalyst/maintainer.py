@@ -94,7 +94,10 @@ class Maintainer(Link):
         self.closed_us = max(self.closed_us, self.horizon_us)
         del self._noted[: bisect_right(self._noted, self.horizon_us)]
         self.refresh()
-        self.cuts = [cut_us for cut_us in self.cuts if cut_us > self.horizon_us and not self.exact(cut_us)]
+        if self.cuts:
+            # In their order, and after the horizon what is exact ends at one time: there may be many, of queries that gave up while a source stood still.
+            exact_us = max(self.horizon_us, self.exact_before(self.cuts[-1]))
+            self.cuts = self.cuts[bisect_right(self.cuts, exact_us) :]
 
     def refresh(self) -> None:
         """Bring what the rest of the catalyst reads of a link up to date: from when on something is missing in the tables.
