@@ -11,12 +11,17 @@ from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from righttime.changes.hashing import EXACT, value_words
+from righttime.changes.types import list_type, map_type
 from righttime.pipeline.manifests import StateFile
 from righttime.pipeline.operators.signed import ACCUMULATOR_PREFIX, JOB, WEIGHT
+
+_PLACE = "__place"
 
 
 def files_to_sum(files: Sequence[StateFile], *, rows_max: int) -> list[StateFile]:
@@ -39,8 +44,7 @@ def summed(paths: Sequence[Path], *, job: int) -> pa.Table:
     table = read(paths)
     added = [name for name in table.column_names if name == WEIGHT or name.startswith(ACCUMULATOR_PREFIX)]
     keys = [name for name in table.column_names if name != JOB and name not in added]
-    if all(_can_be_grouped(table.schema.field(name).type) for name in keys):
-        table = _grouped(table, keys, added)
+    table = _grouped(table, keys, added)
     jobs = pa.array([job], pa.int64()).take(pa.nulls(table.num_rows, pa.int64()).fill_null(0))
     return table.set_column(table.column_names.index(JOB), JOB, jobs)
 
@@ -51,14 +55,12 @@ def read(paths: Sequence[Path], *, where: pc.Expression | None = None) -> pa.Tab
     return pa.concat_tables([table.cast(_nullable(table.schema)) for table in tables])
 
 
-def _can_be_grouped(kind: pa.DataType) -> bool:
-    # Arrow groups by plain values only; lists and structs stay as they are, which means the same.
-    return not pa.types.is_nested(kind)
-
-
 def _grouped(table: pa.Table, keys: list[str], added: list[str]) -> pa.Table:
-    sums = table.group_by(keys, use_threads=False).aggregate([(name, "sum") for name in added]) if keys else _one_row(table, added)
-    columns = {name: sums[name] for name in keys} | {name: sums[f"{name}_sum"].cast(table.schema.field(name).type) for name in added}
+    told, plain = _told_apart(table, keys), [name for name in keys if not pa.types.is_nested(table.schema.field(name).type)]
+    by = [name for name in told.column_names if name not in added and name not in (JOB, _PLACE)]
+    sums = told.group_by(by, use_threads=False).aggregate([(_PLACE, "min"), *((name, "sum") for name in added)]) if keys else _one_row(table, added)
+    columns = {name: sums[name] for name in plain} | {name: sums[f"{name}_sum"].cast(table.schema.field(name).type) for name in added}
+    columns |= {name: table[name].take(sums[f"{_PLACE}_min"]) for name in keys if name not in plain}
     nothing = reduce(
         pc.and_, [pc.equal(pc.cast(columns[name], pa.float64()) if pa.types.is_decimal(columns[name].type) else columns[name], 0) for name in added]
     )
@@ -66,9 +68,29 @@ def _grouped(table: pa.Table, keys: list[str], added: list[str]) -> pa.Table:
     return pa.table([columns[name] for name in table.column_names], schema=_nullable(table.schema)).filter(pc.invert(nothing))
 
 
+def _told_apart(table: pa.Table, keys: list[str]) -> pa.Table:
+    """Return the rows with their places, and words in the place of lists, maps and structs: Arrow groups by plain values only."""
+    nested = [name for name in keys if pa.types.is_nested(table.schema.field(name).type)]
+    told = table.drop_columns(nested)
+    for number, name in enumerate(nested):
+        words = np.concatenate([np.empty((0, 2), np.uint64), *(value_words(chunk, EXACT) for chunk in table[name].chunks)])
+        for half in (0, 1):
+            told = told.append_column(f"__words_{number}_{half}", pa.array(np.ascontiguousarray(words[:, half])))
+    return told.append_column(_PLACE, pa.array(np.arange(table.num_rows)))
+
+
 def _one_row(table: pa.Table, added: list[str]) -> pa.Table:
     return pa.table({f"{name}_sum": [pc.sum(table[name])] for name in added})
 
 
 def _nullable(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([field.with_nullable(True).remove_metadata() for field in schema])
+    return pa.schema([pa.field(field.name, _with_nulls(field.type)) for field in schema])
+
+
+def _with_nulls(kind: pa.DataType) -> pa.DataType:
+    """Return a type in which values inside of others may be null, too; keys of maps never are."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _with_nulls(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return map_type(_with_nulls(kind.key_type), _with_nulls(kind.item_type))
+    return list_type(_with_nulls(kind.value_type)) if pa.types.is_list(kind) else kind
