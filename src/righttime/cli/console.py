@@ -7,6 +7,8 @@ Promise: nothing that users typed or stored is taken for markup.
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import reduce
 
@@ -47,6 +49,19 @@ def err() -> Console:
 def _width(terminal: bool) -> int | None:
     # In a pipe nobody sees the right edge: tables get room instead of rich's 80 columns.
     return None if terminal or "COLUMNS" in os.environ else PIPE_WIDTH
+
+
+@contextmanager
+def busy(what: str, *, in_logs: bool = True) -> Iterator[None]:
+    """Say on standard error what takes seconds: to a terminal as long as it lasts, to a log in one line that stays, unless it has no place there."""
+    console = err()
+    if console.is_interactive:
+        with console.status(what):
+            yield
+    else:
+        if in_logs:
+            console.print(what, markup=False, soft_wrap=True)
+        yield
 
 
 def error_line(error: BaseException, *, debug: bool = False) -> Text:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from rich.console import RenderableType
 
 from righttime.changes.schema import TableSchema
-from righttime.cli.console import err, error_line, moment, out, plain, plain_table
+from righttime.cli.console import busy, err, error_line, moment, out, plain, plain_table
 from righttime.cli.options import ProjectPath, project_at, reader
 from righttime.cli.steps import detail
 from righttime.client import Warehouse
@@ -53,7 +53,7 @@ def dry_run(project: ProjectPath = Path(), flow: FlowNames = None) -> None:
         problems = list(loaded.problems)
         chosen = loaded.chosen(flow or [])
         known = look(loaded)
-        child = SparkOwner(load_settings()).child() if chosen else None
+        child = _session() if chosen else None
         anew = []
         for each in chosen:
             try:
@@ -66,6 +66,11 @@ def dry_run(project: ProjectPath = Path(), flow: FlowNames = None) -> None:
         refuse(problems)
         command = " ".join(["righttime run", *(f"--refresh {name}" for name in anew)])
         out().print(f"{len(chosen)} flow{'' if len(chosen) == 1 else 's'} checked; nothing was moved. Next: {command}", soft_wrap=True)
+
+
+def _session() -> SparkSession:
+    with busy("Starting Spark …"):
+        return SparkOwner(load_settings()).child()
 
 
 def refuse(problems: Sequence[RightTimeError]) -> None:

@@ -10,7 +10,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +17,7 @@ from typing import Annotated
 import typer
 from rich.live import Live
 
-from righttime.cli.console import err, error_line, moment, out, plain, plain_table, seconds
+from righttime.cli.console import busy, err, error_line, moment, out, plain, plain_table, seconds
 from righttime.cli.dry_run import FlowNames, refuse
 from righttime.cli.flows import jobs_text, progress_line
 from righttime.cli.options import ProjectPath, project_at
@@ -139,7 +138,7 @@ def _names(project: Project, refresh: list[str] | None, chosen: list[str] | None
 
 def _start(wh: Warehouse, flows: Sequence[Flow], anew: set[str]) -> list[Load]:
     """Check all flows, then start them: one that is declared wrongly, or would be refused, lets none begin."""
-    with _busy("Starting Spark and checking the flows …"):
+    with busy("Starting Spark and checking the flows …"):
         refuse(list(_problems(wh, flows, anew)))
         loads = [Load(wh, flow, wh.run(flow, refresh=flow.name in anew)) for flow in flows]
     waiting = {status.name: status.rows_waiting for status in wh.flows()}
@@ -156,16 +155,6 @@ def _problems(wh: Warehouse, flows: Sequence[Flow], anew: set[str]) -> Iterator[
             wh._flows("check a flow").check(flow, refresh=flow.name in anew)
         except RightTimeError as error:
             yield error
-
-
-@contextmanager
-def _busy(what: str) -> Iterator[None]:
-    console = err()
-    if console.is_interactive:
-        with console.status(what):
-            yield
-    else:
-        yield
 
 
 def _watch(wh: Warehouse, loads: Sequence[Load], stop: threading.Event) -> None:
