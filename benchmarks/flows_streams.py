@@ -44,7 +44,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """What all streams of queries of one run saw."""
+    """What all streams of queries of one run saw; `wall_s` is until the last answer, `loaded_s` until all changes are in the target, too."""
 
     asked: Sequence[Asked]
     wall_s: float
@@ -52,16 +52,6 @@ class Streams:
     jobs: int
     wrong: int
     stale: int
-
-    @property
-    def per_second(self) -> float:
-        """Queries over the time from the first arrival to the last answer."""
-        return len(self.asked) / self.wall_s
-
-    @property
-    def per_second_loaded(self) -> float:
-        """Queries over the time until all changes are in the target, too."""
-        return len(self.asked) / self.loaded_s
 
 
 class Feeder(threading.Thread):
