@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from tests.support.quick_java import ArchiveBuilder, start_quickly
+from tests.support.quick_java import COMPILED, INTERPRETED, ArchiveBuilder, start_quickly
 
 if TYPE_CHECKING:
     from righttime.pipeline.spark import SparkOwner
@@ -67,13 +67,25 @@ def postgres() -> Iterator["TempPostgres"]:
 
 @pytest.fixture(scope="session")
 def spark_owner() -> Iterator["SparkOwner"]:
-    """The Spark of this run, on two cores; stopped when the run ends."""
+    """The Spark of this run, on two cores; stopped when the run ends. It interprets plans: most are run once, over a few rows."""
     from righttime.pipeline.spark import SparkOwner
     from righttime.settings import load_settings
 
-    owner = SparkOwner(load_settings(spark_master="local[2]"))
+    owner = SparkOwner(load_settings(spark_master="local[2]", spark_conf=INTERPRETED))
     yield owner
     owner.stop()
+
+
+@pytest.fixture(scope="module")
+def compiled_plans(spark_owner: "SparkOwner") -> Iterator[None]:
+    """Sessions of a module compile their plans, as users' do: for what may come out otherwise in compiled code."""
+    from righttime.pipeline import spark
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in COMPILED.items():
+            patch.setitem(spark.CHILD_CONF, name, value)
+        patch.setattr(spark_owner, "_template", None)  # what its children are made after, from the next one on and again afterwards
+        yield
 
 
 def pytest_configure(config: pytest.Config) -> None:

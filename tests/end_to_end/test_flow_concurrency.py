@@ -14,6 +14,8 @@ from righttime.testing.reference.checker import Begun, violations
 from tests.support.flow_journal import Journal
 from tests.support.flow_shop import Customers, Sales, expected_sales, open_shop, sales_flow, sales_of
 
+pytestmark = pytest.mark.usefixtures("compiled_plans")
+
 QUERY_STREAMS = 21
 QUERIES = int(os.environ.get("RIGHTTIME_FLOW_QUERIES", "42"))  # `RIGHTTIME_FLOW_QUERIES=1000` for the long run
 SEED = 4

@@ -14,6 +14,8 @@ from righttime.pipeline.spark import SparkOwner
 from righttime.testing import ManualClock
 from tests.support.plain_flow import run_plain, until
 
+pytestmark = pytest.mark.usefixtures("compiled_plans")
+
 SECOND = 1_000_000
 T0 = 1000  # seconds: the sheet's zero
 Rows = list[tuple[Any, ...]]

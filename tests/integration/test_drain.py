@@ -12,8 +12,9 @@ from righttime.errors.flows import ExpectationFailed, KeyTwice, LookupFailed, St
 from righttime.flows.letters import LetterBook
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.spans import Spans
-from righttime.pipeline.spark import SparkOwner
+from righttime.pipeline.spark import SparkOwner, set_up
 from tests.support.flows import Bench, MemoryStates, Row, dead_letters
+from tests.support.quick_java import COMPILED
 from tests.support.signed_histories import session
 
 
@@ -26,7 +27,7 @@ def child(spark_owner: SparkOwner) -> Iterator[SparkSession]:
 @pytest.fixture(scope="module")
 def compiled(spark_owner: SparkOwner) -> Iterator[SparkSession]:
     """A session as drains have it, for the whole flow and for which rows fail: compiled code decides for itself which expressions it computes."""
-    yield spark_owner.child()
+    yield set_up(spark_owner.child(), COMPILED)
 
 
 def drained(bench: Bench, horizons: Sequence[int], *, fused: bool) -> list[dict[str, list[Row]]]:

@@ -10,6 +10,8 @@ from righttime.pipeline.flow import Flow
 from righttime.pipeline.spark import SparkOwner
 from tests.support.flows import Bench, dead_letters
 
+pytestmark = pytest.mark.usefixtures("compiled_plans")
+
 
 @pytest.fixture(scope="module")
 def child(spark_owner: SparkOwner) -> Iterator[SparkSession]:

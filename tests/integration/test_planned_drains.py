@@ -17,6 +17,8 @@ from righttime.pipeline.flow import Flow
 from righttime.pipeline.spark import SparkOwner
 from tests.support.flows import Bench
 
+pytestmark = pytest.mark.usefixtures("compiled_plans")
+
 STREAMS = {"sale": ("id BIGINT, k BIGINT, v BIGINT", ["id"]), "item": ("k BIGINT, w BIGINT", ["k"])}
 
 

@@ -14,6 +14,8 @@ from righttime.errors import SqlFailed, SqlRefused, UnknownTable
 from righttime.pipeline.spark import SparkOwner
 from tests.support.crash import engine_of
 
+pytestmark = pytest.mark.usefixtures("compiled_plans")
+
 
 @pytest.fixture
 def wh(tmp_path: Path, spark_owner: SparkOwner) -> Iterator[rt.Warehouse]:

@@ -21,6 +21,8 @@ from righttime.pipeline.spark import SparkOwner
 from righttime.testing.reference.recompute import recompute
 from tests.support.flows import Bench, dead_letters
 
+pytestmark = pytest.mark.usefixtures("compiled_plans")
+
 EXAMPLES = int(os.environ.get("RIGHTTIME_FLOW_EXAMPLES", "1"))
 SEED = os.environ.get("RIGHTTIME_FLOW_SEED", "0")
 STREAMS = {"r": ("id BIGINT, k BIGINT, v BIGINT", ["id"]), "s": ("id BIGINT, k BIGINT, v BIGINT", ["id"]), "d": ("k BIGINT, w BIGINT", ["k"])}

@@ -29,6 +29,10 @@ _SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # Notices about an archive that is missing or does not fit help nobody.
 QUICK = f"{_SHORT} -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable -Xlog:all=error:stderr"
 
+# How Spark runs a plan: as it is, which is over before compiling it pays where there are a few rows; or as it does for users.
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
+
 
 def start_quickly() -> None:
     """Let every Spark of this process and of its children start quickly; options of the user stay."""

@@ -21,6 +21,8 @@ from pyspark.sql import functions as F
 
 from righttime.pipeline.operators.query import Reach
 from righttime.pipeline.operators.signed import Signed
+from righttime.pipeline.spark import set_up
+from tests.support.quick_java import INTERPRETED
 
 Row = tuple[Any, ...]
 Operate = Callable[[Sequence[Signed | None], Mapping[str, DataFrame]], tuple[dict[str, DataFrame | None], dict[str, DataFrame]]]
@@ -162,10 +164,8 @@ def _possible(steps: list[tuple[int, Row, int]]) -> list[Row]:
 
 
 def session(child: SparkSession) -> SparkSession:
-    """Return the session, set up for many short plans: compiled code would not pay."""
-    for name, value in {"adaptive.enabled": "false", "codegen.wholeStage": "false", "codegen.factoryMode": "NO_CODEGEN", "shuffle.partitions": "2"}.items():
-        child.conf.set(f"spark.sql.{name}", value)
-    return child
+    """Return the session, set up for many short plans."""
+    return set_up(child, {**INTERPRETED, "spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "2"})
 
 
 def compare_every_job(found: Iterable[Row], expected: Callable[[int], Counter[Row]], *, jobs_max: int, width: int) -> None:

@@ -1,5 +1,6 @@
 """What queries wait for where some streams have a source that lags and others are tables of the warehouse, which never do."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from righttime.flows.runner import FlowRunner
 from righttime.testing import ManualClock
 from tests.support.flow_stage import SECOND, contract_of
 from tests.support.plain_flow import run_plain
+from tests.support.waits import until
 
 COLUMNS = "k INT NOT NULL, v INT"
 
@@ -187,3 +189,56 @@ def test_a_query_over_a_silent_source_is_told_which_stream_it_waits_for(stage: S
         stage.rows("late", wait="0s")
     with stage.reader() as reader, pytest.raises(FreshnessUnavailable, match=f"this handle only reads; {late}"):
         reader.read("late")
+
+
+# -- sources that stand still ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def silent(stage: Stage) -> Stage:
+    """A flow that has loaded one row; its source has told of nothing since, for longer than anybody puts up with."""
+    stage.run(late="lagging")
+    stage.clock.set(101.0)
+    stage.lagging.insert([{"k": 1, "v": 1}], time=101 * SECOND)
+    assert stage.rows("late") == {1: 1}
+    stage.clock.set(200.0)
+    return stage
+
+
+def test_a_query_that_gave_up_keeps_nobody_from_what_has_arrived(silent: Stage) -> None:
+    """Its cut lies beyond what the source has told of; those who ask for less are answered as if it had never come."""
+    with pytest.raises(FreshnessUnavailable, match="'lagging' has told of everything up to"):
+        silent.rows("late", wait="0s")
+    silent.lagging.update([{"k": 1, "v": 2}], time=110 * SECOND)
+    silent.lagging.update([{"k": 1, "v": 3}], time=120 * SECOND)
+
+    assert silent.rows("late", as_of=110 * SECOND) == {1: 2}
+    assert silent.rows("late", freshness="80s") == {1: 3}
+
+
+def test_a_query_that_still_waits_keeps_nobody_from_what_has_arrived(silent: Stage) -> None:
+    """It gets its own cut when the source goes on, and nothing that was committed after it."""
+    found: list[dict[int, int]] = []
+    waiting = threading.Thread(target=lambda: found.append(silent.rows("late")), daemon=True)
+    waiting.start()
+    link = silent.runners[0].link
+    until(lambda: link.cuts)
+    silent.lagging.update([{"k": 1, "v": 2}], time=110 * SECOND)
+
+    assert silent.rows("late", freshness="90s") == {1: 2}
+    silent.clock.set(300.0)
+    silent.lagging.update([{"k": 1, "v": 3}], time=300 * SECOND)
+    waiting.join(timeout=20)
+
+    assert found == [{1: 2}]
+
+
+def test_queries_that_give_up_leave_nothing_behind(silent: Stage) -> None:
+    """While a source stands still, they would be as many as ever ask; each is one that nobody waits for any more."""
+    for second in range(20):
+        silent.clock.set(201.0 + second)
+        with pytest.raises(FreshnessUnavailable):
+            silent.rows("late", wait="0s")
+
+    runner = silent.runners[0]
+    assert (runner.link.cuts, runner.queue()) == ([], [])

@@ -101,6 +101,15 @@ class Cuts(CatalystMemory):
         finally:
             with self.lock:
                 self.admissions.remove(admission)
+                self._forgo(admission)
+
+    def _forgo(self, gone: Admission) -> None:
+        """Let go of the cut of a query that has begun or given up, if no other waits for it: a source that stands still must not make them pile up."""
+        cut_us = gone.cut_us
+        if cut_us is None or any(other.cut_us == cut_us for other in self.admissions):
+            return
+        for flow in self.flows_behind(sorted(gone.tables)):
+            flow.forgo(cut_us)
 
     def _refuse_as_of(self, time_us: int, tables: Sequence[str]) -> None:
         newest = max((self.tables[name] for name in tables), key=lambda table: table.stored_us)

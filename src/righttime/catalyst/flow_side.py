@@ -65,10 +65,10 @@ class FlowSide(CatalystMemory):
     def await_cuts(self, link: Maintainer, *, timeout_s: float) -> list[int]:
         """Wait for cuts that queries want of a flow, and settle that jobs end there; empty after the time-out or when it is nudged."""
         with self.lock:
-            if not link.nudged and not any(cut_us > link.closed_us for cut_us in link.cuts) and timeout_s > 0:
+            if not link.nudged and not link.cuts_due() and timeout_s > 0:
                 link.asked.wait(timeout=timeout_s)
             link.nudged = False
-            cuts = [cut_us for cut_us in link.cuts if cut_us > link.closed_us]
+            cuts = link.cuts_due()
             link.closed_us = max([link.closed_us, *cuts])
             return cuts
 

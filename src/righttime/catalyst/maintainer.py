@@ -67,6 +67,14 @@ class Maintainer(Link):
         """Tell whether every stream has everything up to a time."""
         return all(mark_us is None or time_us <= mark_us for mark_us in (self.arrived_us, self.pulled_us))
 
+    def is_delivered(self, time_us: int) -> bool:
+        """Tell whether the sources have delivered everything up to a time; what is in tables is pulled when it is wanted."""
+        return self.arrived_us is None or time_us <= self.arrived_us
+
+    def cuts_due(self) -> list[int]:
+        """Return the cuts at which jobs can end and are not closed yet. One that lies beyond what has been delivered keeps nobody from an earlier one."""
+        return [cut_us for cut_us in self.cuts if self.closed_us < cut_us and self.is_delivered(cut_us)]
+
     def waits_for_source_s(self, time_us: int) -> float:
         """Return how long before a time the source ends that is farthest behind."""
         return 0.0 if self.arrived_us is None else max(time_us - self.arrived_us, 0) / 1e6
@@ -137,6 +145,11 @@ class Maintainer(Link):
             self.cuts.sort()
             self.asked.notify_all()
 
+    def forgo(self, cut_us: int) -> None:
+        """Take back a cut for which nobody waits any more, unless it can be made: what was committed before it is to be loaded anyway."""
+        if not self.is_delivered(cut_us) and cut_us > self.closed_us and cut_us in self.cuts:
+            self.cuts.remove(cut_us)
+
 
 def newest_exact(time_us: int, maintainers: Sequence[Maintainer]) -> int:
     """Return the newest time at or before `time_us` that is exact for all, -1 if there is none."""
@@ -159,14 +172,16 @@ def choose_cut(oldest_us: int, asked_us: int, maintainers: Sequence[Maintainer])
     shared_us = newest_exact(asked_us, maintainers)
     if shared_us >= oldest_us:
         return shared_us
+    arrived = [flow.arrived_us for flow in maintainers if flow.arrived_us is not None]
+    newest_us = min(asked_us, max(oldest_us, min(arrived))) if arrived else asked_us
+    # What others insist on may lie beyond what has arrived: who is content with less does not wait with them.
+    latest_us = asked_us if arrived and oldest_us > min(arrived) else newest_us
     common = [
-        cut_us for cut_us in _wanted(maintainers) if oldest_us <= cut_us <= asked_us and all(cut_us in flow.cuts or flow.exact(cut_us) for flow in maintainers)
+        cut_us for cut_us in _wanted(maintainers) if oldest_us <= cut_us <= latest_us and all(cut_us in flow.cuts or flow.exact(cut_us) for flow in maintainers)
     ]
     if common:
         return common[-1]
-    arrived = [flow.arrived_us for flow in maintainers if flow.arrived_us is not None]
-    cut_us = min(asked_us, max(oldest_us, min(arrived))) if arrived else asked_us
-    cut_us = max([cut_us, *(flow.cuts[-1] for flow in maintainers if flow.cuts and flow.cuts[-1] <= asked_us)])
+    cut_us = max([newest_us, *(cut_us for flow in maintainers for cut_us in flow.cuts if cut_us <= min(asked_us, flow.closed_us))])
     # Where a flow's jobs are closed already, they end where they end.
     while closed := [flow.closed_us for flow in maintainers if flow.is_closed(cut_us)]:
         cut_us = max(closed)

@@ -52,15 +52,13 @@ def _width(terminal: bool) -> int | None:
 
 
 @contextmanager
-def busy(what: str, *, in_logs: bool = True) -> Iterator[None]:
-    """Say on standard error what takes seconds: to a terminal as long as it lasts, to a log in one line that stays, unless it has no place there."""
+def busy(what: str) -> Iterator[None]:
+    """Tell a terminal what takes seconds, as long as it lasts. In a pipe, standard error has results and errors and nothing else."""
     console = err()
     if console.is_interactive:
         with console.status(what):
             yield
     else:
-        if in_logs:
-            console.print(what, markup=False, soft_wrap=True)
         yield
 
 

@@ -52,8 +52,7 @@ def sql(
     """Answer a query as fresh as you ask. While another process writes, only what it has made durable can be seen: use --on-late answer."""
     text = _text(query)
     cut = None if as_of is None else _instant(as_of)
-    # Beside an answer that is piped, standard error has the receipt and nothing else.
-    with reader(warehouse) as wh, busy("Waiting for the answer; the first query of a process starts Spark …", in_logs=False):
+    with reader(warehouse) as wh, busy("Waiting for the answer; the first query of a process starts Spark …"):
         answer = wh.sql(text, freshness=freshness, wait=wait, on_late=on_late.value, as_of=cut)
     {Format.TABLE: _print_table, Format.JSON: _print_json, Format.CSV: _print_csv}[format](answer)
     if not no_receipt:

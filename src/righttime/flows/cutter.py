@@ -105,7 +105,7 @@ class Cutter:
     def told(self, rows: int) -> None:
         """Rows have come to the streams, or word that nothing more will come up to a time."""
         self._schedule.changed(rows)
-        if self._queue.first_cut() is not None or self._is_due():
+        if self._queue.first_cut() is not None or self._link.cuts or self._is_due():
             self.nudge()
 
     def nudge(self) -> None:

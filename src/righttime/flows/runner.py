@@ -119,8 +119,9 @@ class FlowRunner:
         with catalyst.lock:
             now_us = catalyst.authority.read_us()
             here_us = now_us if link.arrived_us is None else min(now_us, link.arrived_us)
-            if self._queue.is_idle and here_us > link.closed_us and not any(cut_us > link.closed_us for cut_us in link.cuts):
+            if self._queue.is_idle and here_us > link.closed_us and not link.cuts_due():
                 link.cuts.append(here_us)
+                link.cuts.sort()
                 link.asked.notify_all()
 
     def queue(self) -> list[FlowJob]:
