@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from righttime.errors.flows import ExpectationFailed
+from righttime.pipeline.careful import reason_of
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.spark import SparkOwner
 from tests.support.flows import Bench, dead_letters
@@ -116,3 +117,19 @@ def test_a_step_with_a_history_may_have_other_readers(child: SparkSession) -> No
     second = bench.drain(5)[0]
     assert second["item_now"] == second["item_seen"] == [{"item": "a", "price": 2}]
     assert second["sold"] == second["sold_seen"] == []
+
+
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        ("ValueError: no number", "ValueError: no number"),
+        ("ValueError: kaputt\nline two\n  and three", "ValueError: kaputt line two and three"),
+        ("KeyError", "KeyError"),
+    ],
+    ids=["one line", "several lines", "no message"],
+)
+def test_the_reason_of_a_function_is_all_that_it_raised(raised: str, reason: str) -> None:
+    """A message of several lines begins with its kind and its first line, which say most."""
+    trace = 'Traceback (most recent call last):\n  File "worker.py", line 1, in main\n    run()\n    ~~~^^\n  File "shop.py", line 7, in price\n    x()\n'
+
+    assert reason_of(Exception(f"An exception was thrown from the Python worker.\n{trace}{raised}\n\n\tat org.apache.spark.Task.run(Task.scala:1)")) == reason

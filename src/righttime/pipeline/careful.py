@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import dropwhile
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -124,12 +125,13 @@ class _Made:
 
 
 def reason_of(error: Exception) -> str:
-    """Return what went wrong in one line: of a user's function the last line of its trace, else what Spark says."""
+    """Return what went wrong in one line: of a user's function what stands below its trace, else what Spark says."""
     text = str(error)
     if "Traceback (most recent call last)" in text:
         inner = text.split("Traceback (most recent call last)")[-1].split("\n\tat ")[0].split("JVM stacktrace")[0]
-        lines = [line.strip() for line in inner.splitlines() if line.strip() and not line.startswith(" ")]
-        text = lines[-1] if lines else text
+        # Frames are indented; what is raised begins behind the last of them, and may go on for several lines.
+        below = inner.rpartition('\n  File "')[2].splitlines()[1:]
+        text = "\n".join(dropwhile(lambda line: line.startswith(" ") or not line.strip(), below)) or text
     else:
         text = text.split("\nJVM stacktrace", 1)[0].split("== SQL", 1)[0].split("== DataFrame", 1)[0]
     # What differs from task to task goes before anything is cut off: the row comes in one and goes in another, for the same reason.
