@@ -195,3 +195,21 @@ def test_state_is_summed_up_for_those_who_read_it(wh: Warehouse, monkeypatch: py
                 wh.stream("s").insert([{"k": k, "g": "a", "v": 1}])
                 assert len(wh.read("copy", wait="120s").rows()) == k
     assert len(summed) >= 2 if reads_what_came else len(summed) == 1, summed
+
+
+def test_a_small_drain_is_one_task(child: SparkSession, spark_owner: SparkOwner, tmp_path: Path) -> None:
+    """Its outputs are several, and some of them begin at what was put aside; a task for each would take longer than what they do."""
+    flow = Flow("weights")
+    flow.stream("sale").join(flow.stream("item"), on="k").into("sales", keys="id")
+    tables = {"sales": ("id BIGINT, k BIGINT, v BIGINT, w BIGINT", ["id"])}
+    bench = Bench(flow, child, streams=STREAMS, tables=tables, planned=(spark_owner, tmp_path))
+    assert bench.plans is not None
+    bench.plans._rows_max = 1000
+    bench.put("item", 1, {"k": 1, "w": 2})
+    bench.drain(1)
+    tracker = child.sparkContext.statusTracker()
+    child.sparkContext.setJobGroup("one task", "")
+    assert sell(bench, 2) == [{"id": 2, "k": 1, "v": 100, "w": 2}]
+    jobs = [info for info in map(tracker.getJobInfo, tracker.getJobIdsForGroup("one task")) if info is not None]
+    stages = [stage for job in jobs for stage in map(tracker.getStageInfo, job.stageIds) if stage is not None]
+    assert {stage.numTasks for stage in stages} == {1}, stages

@@ -148,7 +148,7 @@ def test_what_was_shown_is_not_called_missing_again(calls: list[tuple[str, int]]
 
 
 def test_cuts_that_still_wait_cost_a_publication_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a source stands still, every query that gives up leaves a cut; afterwards each of its jobs went through all that were left."""
+    """While a source stands still, every query that waits has a cut; when it goes on, each of their jobs went through all that were left."""
     flow, asked = _maintainer(), list[int]()
     flow.arrive(1)
     for cut_us in range(10, 1010):

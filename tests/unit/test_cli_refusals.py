@@ -17,9 +17,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import typer
+from rich.console import Console
 
 import righttime as rt
-from righttime.cli import run_flows
+from righttime.cli import console, run_flows
 from righttime.cli.console import error_line
 from righttime.cli.dry_run import look
 from righttime.cli.init import init
@@ -470,3 +471,14 @@ def test_standard_input_that_is_no_text_is_refused(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"SELECT '\xff\xfe'"), encoding="utf-8", errors=errors))
     ended = terminal(*command, "-", "-w", shop)
     assert (ended.code, ended.err.startswith(f"error [{code}] ")) == (1, True), ended.err
+
+
+def test_only_a_terminal_is_told_what_takes_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Standard error of a pipe has results and errors, and nothing else."""
+    for interactive in (True, False):
+        seen = io.StringIO()
+        made = Console(file=seen, force_terminal=interactive, force_interactive=interactive)
+        monkeypatch.setattr(console, "err", lambda made=made: made)
+        with console.busy("Starting Spark …"):
+            pass
+        assert ("Starting Spark" in seen.getvalue()) == interactive

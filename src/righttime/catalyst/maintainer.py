@@ -103,7 +103,7 @@ class Maintainer(Link):
         del self._noted[: bisect_right(self._noted, self.horizon_us)]
         self.refresh()
         if self.cuts:
-            # In their order, and after the horizon what is exact ends at one time: there may be many, of queries that gave up while a source stood still.
+            # In their order, and after the horizon what is exact ends at one time: there may be many, of queries that wait for a source that stands still.
             exact_us = max(self.horizon_us, self.exact_before(self.cuts[-1]))
             self.cuts = self.cuts[bisect_right(self.cuts, exact_us) :]
 

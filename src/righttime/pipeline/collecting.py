@@ -26,14 +26,14 @@ class TooMuchOutput(Exception):
     """A drain gives more rows than the driver takes at once."""
 
 
-def collect(frames: Sequence[Frame], columns: Sequence[str], *, rows_max: int | None = None, in_one_task: bool = False) -> list[pa.Table]:
+def collect(frames: Sequence[Frame], columns: Sequence[str], *, rows_max: int | None = None) -> list[pa.Table]:
     """Return the rows of each frame, from one Spark action over all of them; frames whose columns are the same may share a name in `columns`.
 
     Raises `TooMuchOutput` if there are more than `rows_max`.
     """
     if not frames:
         return []
-    everything = run_union(bounded_union(frames, columns, rows_max, in_one_task=in_one_task), rows_max)
+    everything = run_union(bounded(tagged_union(frames, columns), rows_max), rows_max)
     return [untagged(everything, tag, column) for tag, column in enumerate(columns)]
 
 
@@ -49,15 +49,6 @@ def tagged_union(frames: Sequence[Frame], columns: Sequence[str], *, also: Seque
             rows = ", ".join(f"{'struct(*)' if name == own else 'NULL'} AS {name}" for name in different)
             parts.append(f"SELECT {names([], f'{tag} AS {TAG}', *also, rows)} FROM {sql.view(frame)}")
         return frame_of(sql.run(" UNION ALL ".join(parts)))
-
-
-def bounded_union(frames: Sequence[Frame], columns: Sequence[str], rows_max: int | None, *, in_one_task: bool) -> DataFrame:
-    """Return the tagged union of the frames with few more than so many rows.
-
-    A union has as many partitions as all its parts together. Where each part has one, a task for each costs more than what it does.
-    """
-    union = tagged_union(frames, columns)
-    return bounded(union.coalesce(1) if in_one_task else union, rows_max)
 
 
 def bounded(frame: DataFrame, rows_max: int | None) -> DataFrame:

@@ -163,7 +163,7 @@ class _Work:
                 outputs = plan.build()
                 columns = [output.column(place) for place, output in enumerate(outputs)]
                 try:
-                    return self._file(outputs, columns) if in_files else self._collect(outputs, columns, reach)
+                    return self._file(outputs, columns) if in_files else self._collect(outputs, columns)
                 except TooMuchOutput:
                     if guard is None:
                         raise
@@ -173,9 +173,8 @@ class _Work:
         finally:
             plan.shared.close()
 
-    def _collect(self, outputs: Sequence[Output], columns: Sequence[str], reach: Reach) -> _Ran:
-        rows_max = None if self.room is None else self.room.rows_max
-        tables = collect([output.frame for output in outputs], columns, rows_max=rows_max, in_one_task=reach == "task")
+    def _collect(self, outputs: Sequence[Output], columns: Sequence[str]) -> _Ran:
+        tables = collect([output.frame for output in outputs], columns, rows_max=None if self.room is None else self.room.rows_max)
         return _Ran(list(zip(outputs, tables, strict=True)))
 
     def _file(self, outputs: Sequence[Output], columns: Sequence[str]) -> _Ran:

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from righttime.pipeline.analysis import Analysed
-from righttime.pipeline.collecting import bounded_union, run_union, untagged
+from righttime.pipeline.collecting import bounded, run_union, tagged_union, untagged
 from righttime.pipeline.guard import Trusting
 from righttime.pipeline.kept import Read
 from righttime.pipeline.operators.query import writing
@@ -111,8 +111,7 @@ class PlannedDrain:
             with writing(session):
                 self._outputs = self._plan.build()
                 self._columns = [output.column(place) for place, output in enumerate(self._outputs)]
-                frames = [output.frame for output in self._outputs]
-                self._union = bounded_union(frames, self._columns, rows_max, in_one_task=True) if frames else None
+                self._union = bounded(tagged_union([output.frame for output in self._outputs], self._columns), rows_max) if self._outputs else None
         finally:
             self._remove()
         context: Any = session.sparkContext._jsc
