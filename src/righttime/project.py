@@ -19,7 +19,7 @@ from righttime.errors import RightTimeError
 from righttime.errors.flows import BadProject, FlowError, NoProject
 from righttime.flight.warehouse import is_service
 from righttime.pipeline.cycles import check_cycles
-from righttime.pipeline.flow import Flow
+from righttime.pipeline.flow import Flow, declared_at
 from righttime.queues.declared import StreamSchema
 
 FILE = "righttime.toml"
@@ -197,7 +197,8 @@ def _clashes(flows: tuple[Flow, ...]) -> Iterator[RightTimeError]:
         for schema in flow.declared:
             first, known = streams.setdefault(schema.name, (flow, schema))
             if known != schema:
-                yield BadProject(origin=flow.origin, reason=f"stream {schema.name!r} is declared otherwise in flow {first.name!r}, at {first.origin}")
+                origin, other_origin = declared_at(flow, schema.name), declared_at(first, schema.name)
+                yield BadProject(origin=origin, reason=f"stream {schema.name!r} is declared otherwise in flow {first.name!r}, at {other_origin}")
     yield from _failing([flow.freeze for flow in flows])
     yield from _failing([lambda: check_cycles(flows)])
 

@@ -297,6 +297,14 @@ def test_a_dry_run_compares_a_flow_with_the_state_that_it_goes_on_with(tmp_path:
     assert look(Project(tmp_path, str(tmp_path / "warehouse"), (), ())).fingerprints == {"f": "old"}
 
 
+def test_flows_in_a_cycle_are_not_blamed_for_what_they_read(terminal: Terminal, tmp_path: Path) -> None:
+    """That there is no stream of the name follows from the cycle; without a flow to look at, no Spark is started."""
+    reader = "import righttime as rt\n{0} = rt.Flow('{0}')\n{0}.stream('{1}').into('{2}', keys=['id'])\n"
+    write(tmp_path, a=reader.format("one", "x", "y"), b=reader.format("two", "y", "x"))
+    ended = terminal("dry-run", "-p", tmp_path)
+    assert (ended.code, re.findall(r"error \[(.*?)\]", ended.err)) == (1, ["flow.cycle"]), ended.err
+
+
 @pytest.mark.parametrize("command", ["dry-run", "run"])
 def test_a_project_is_not_run_through_a_service(terminal: Terminal, tmp_path: Path, command: str) -> None:
     """Streams and flows are with the process that has the warehouse open."""

@@ -11,13 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StructType
 
-from righttime.errors.flows import BadDeclaration, FlowCycle, FlowFrozen, NameTwice
+from righttime.errors.flows import BadDeclaration, FlowCycle, FlowFrozen, NameTwice, UnknownInFlow
 from righttime.pipeline.cycles import check_cycles
 from righttime.pipeline.fingerprint import fingerprint
 from righttime.pipeline.flow import Flow, Refresh, Step
 from righttime.pipeline.measures import parse_measure
 from righttime.pipeline.nodes import Aggregate, Derived, Join, Lookup, Measure, Select, StreamNode
+from righttime.pipeline.target_tables import TargetTables
 
 
 def sales_flow(**changed: str) -> Flow:
@@ -172,6 +174,24 @@ def test_a_column_named_twice_is_refused(call: Callable[[Step], Any]) -> None:
         call(Flow("sales").stream("line"))
 
     assert caught.value.code == "flow.name_twice"
+
+
+def test_what_is_wrong_is_said_once_and_in_words() -> None:
+    """No repr of our own objects, no second full stop, no advice twice."""
+    flow, other = Flow("sales"), Flow("stock").stream("item")
+    with pytest.raises(BadDeclaration) as step:
+        flow.stream("line").join(other, on="a")
+    with pytest.raises(BadDeclaration) as refresh:
+        Flow("f", refresh="every banana")
+    flow.stream("line").into("t", keys="zz")
+    tables = TargetTables(flow, {flow.targets[0].node: StructType().add("a", "integer")}, expressions=None)  # type: ignore[arg-type]
+    with pytest.raises(UnknownInFlow) as key:
+        tables.new_table(flow.targets[0])
+
+    assert f"the stream step declared at {other.node.origin} is of flow 'stock'" in str(step.value) and "StreamNode" not in str(step.value)
+    assert "refresh='every banana' must be on_demand, immediate or such as 'every 5m' (it is not a number" in str(refresh.value)
+    assert ".." not in str(refresh.value).removeprefix(str(refresh.value.context["origin"]))
+    assert "there is no column 'zz'; known: a. Correct the name" in str(key.value)
 
 
 def test_a_table_is_one_target_only() -> None:

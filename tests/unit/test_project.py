@@ -1,6 +1,7 @@
 """Projects: what a folder with `righttime.toml` declares, and what is said when something in it is wrong."""
 
 import pickle
+import re
 import sys
 from pathlib import Path
 
@@ -8,10 +9,12 @@ import pytest
 from pyspark.serializers import CloudPickleSerializer
 
 import righttime as rt
+from righttime.cli.dry_run import declared_for
 from righttime.cli.flows import timeline
 from righttime.errors import BadSetting
 from righttime.errors.flows import BadDeclaration, BadProject, NoProject
 from righttime.flows.jobs import JobReport
+from righttime.pipeline.flow import declared_at
 from righttime.pipeline.nodes import Apply
 from righttime.project import Project, load_project, warehouse_of
 from righttime.queues.declared import declare_stream
@@ -114,7 +117,8 @@ def test_two_flows_never_share_a_name_a_target_or_a_stream_with_other_columns(tm
     assert [code for code, _ in found] == ["project.bad"] * 3
     assert found[0][1].startswith(f"{tmp_path}/flows/b.py:4: table 'first_copy' is a target of flow 'first', declared at {tmp_path}/flows/a.py:3")
     assert found[1][1].startswith(f"{tmp_path}/flows/c.py:3: flow 'first' is declared at {tmp_path}/flows/a.py:3 already")
-    assert found[2][1].startswith(f"{tmp_path}/flows/d.py:3: stream 's' is declared otherwise in flow 'first'")
+    assert found[2][1].startswith(f"{tmp_path}/flows/d.py:4: stream 's' is declared otherwise in flow 'first', at {tmp_path}/flows/a.py:4")
+    assert declared_for(project.flows[0], project)["s"] == project.flows[0].declared[0], "a dry run shows what this flow says, not the other"
 
 
 def test_what_no_flow_can_do_alone_is_found_over_all_of_them(tmp_path: Path) -> None:
@@ -162,7 +166,8 @@ def test_settings_stand_beside_the_project(tmp_path: Path, monkeypatch: pytest.M
 def test_a_flow_declares_its_streams() -> None:
     """With columns, as `create_stream` takes them; with a name only, it reads a stream that is there."""
     flow = rt.Flow("sales")
-    lines = flow.stream("Line", "id INT, qty INT", keys="id", on_bad="dead_letter")
+    lines = flow.stream("line")  # read before it is declared
+    flow.stream("Line", "id INT, qty INT", keys="id", on_bad="dead_letter")
     flow.stream("other")
 
     line = declare_stream("line", "id INT, qty INT", keys=["id"], on_bad="dead_letter")
@@ -172,7 +177,7 @@ def test_a_flow_declares_its_streams() -> None:
     assert flow.missing({"line": line}) == []
     with pytest.raises(BadDeclaration, match="exists with other columns") as caught:
         flow.missing({"line": declare_stream("line", "id INT")})
-    assert caught.value.context["origin"] == lines.node.origin
+    assert caught.value.context["origin"].line == lines.node.origin.line + 1, "the line that declares it"
 
 
 def test_a_wrong_declaration_of_a_stream_points_at_its_line() -> None:
@@ -188,7 +193,7 @@ def test_a_wrong_declaration_of_a_stream_points_at_its_line() -> None:
         with pytest.raises(BadDeclaration, match=reason) as caught:
             flow.stream("a", **options)  # type: ignore[arg-type]
         assert caught.value.context["origin"].file == __file__
-    with pytest.raises(BadDeclaration, match="declared in two ways"):
+    with pytest.raises(BadDeclaration, match=rf"declared otherwise at {re.escape(str(declared_at(flow, 'line')))}"):
         flow.stream("line", "id INT, more INT")
 
 

@@ -18,7 +18,7 @@ from righttime.catalyst.messages import Flush
 from righttime.catalyst.mover import Mover
 from righttime.changes.encoder import RowEncoder
 from righttime.errors import CommitFailed, FreshnessUnavailable, LogFull
-from righttime.errors.flows import TableTapped
+from righttime.errors.flows import BadStream, TableTapped
 from righttime.flows.runner import FlowRunner
 from righttime.flows.running import RunningFlow
 from righttime.flows.schedule import Triggers
@@ -184,6 +184,14 @@ def test_a_producer_that_does_not_answer_leaves_the_job_waiting(stage: Stage) ->
     deliver()
     assert stage.rows("copy") == {1: 10, 2: 20, 3: 30}
     engine.catalyst.close_link(link)
+
+
+def test_the_table_of_a_flow_is_not_tapped(stage: Stage) -> None:
+    """Whatever its declaration is: what stands in the way is the flow, which is named."""
+    stage.wh.tap("orders")
+    stage.run()
+    with pytest.raises(BadStream, match="kept by flow 'plain', and only tables that producers load can be tapped; add steps to that flow"):
+        stage.wh.tap("copy")
 
 
 def test_a_table_is_not_tapped_while_a_producer_holds_rows_of_it_back(stage: Stage) -> None:

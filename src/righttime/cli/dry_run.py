@@ -19,7 +19,7 @@ from righttime.cli.console import busy, err, error_line, moment, out, plain, pla
 from righttime.cli.options import ProjectPath, project_at, reader
 from righttime.cli.steps import detail
 from righttime.client import Warehouse
-from righttime.errors import NameTaken, NotAWarehouse, RightTimeError
+from righttime.errors import FlowCycle, NameTaken, NotAWarehouse, RightTimeError
 from righttime.flows.catalogue import Catalogue
 from righttime.flows.jobs import FlowStatus
 from righttime.flows.names import refuse_taken
@@ -29,6 +29,7 @@ from righttime.pipeline.nodes import Target
 from righttime.pipeline.spark import SparkOwner
 from righttime.pipeline.zones import describe_in_step, describe_zones, operators_of
 from righttime.project import Project
+from righttime.queues.declared import StreamSchema
 from righttime.queues.peek import Peeked, peek
 from righttime.settings import load_settings
 
@@ -53,9 +54,10 @@ def dry_run(project: ProjectPath = Path(), flow: FlowNames = None) -> None:
         problems = list(loaded.problems)
         chosen = loaded.chosen(flow or [])
         known = look(loaded)
-        child = _session() if chosen else None
+        sound = [each for each in chosen if each.name not in _in_cycles(problems)]
+        child = _session() if sound else None
         anew = []
-        for each in chosen:
+        for each in sound:
             try:
                 assert child is not None
                 analysed = _analysed(each, loaded, known, child)
@@ -66,6 +68,11 @@ def dry_run(project: ProjectPath = Path(), flow: FlowNames = None) -> None:
         refuse(problems)
         command = " ".join(["righttime run", *(f"--refresh {name}" for name in anew)])
         out().print(f"{len(chosen)} flow{'' if len(chosen) == 1 else 's'} checked; nothing was moved. Next: {command}", soft_wrap=True)
+
+
+def _in_cycles(problems: Sequence[RightTimeError]) -> set[str]:
+    """Return the flows of cycles: that what they read is no stream follows from it, and is not said again."""
+    return {name for problem in problems if isinstance(problem, FlowCycle) for name in problem.context["flows"]}
 
 
 def _session() -> SparkSession:
@@ -118,9 +125,14 @@ def _analysed(flow: Flow, project: Project, known: Known, child: SparkSession) -
     for schema in flow.missing(existing):
         if schema.name in known.tables or schema.name in known.views:
             raise NameTaken(kind="table" if schema.name in known.tables else "view", name=schema.name)
-    streams = {**project.streams, **existing}
+    streams = {**declared_for(flow, project), **existing}
     refuse_taken(flow, streams=streams, tables=known.tables, views=known.views)
     return analyse(flow, streams, known.tables, child)
+
+
+def declared_for(flow: Flow, project: Project) -> dict[str, StreamSchema]:
+    """Return the streams that a project declares, as this flow sees them: one that another flow declares otherwise, which is wrong, is as this one says."""
+    return {**project.streams, **{schema.name: schema for schema in flow.declared}}
 
 
 def _show(flow: Flow, analysed: Analysed, known: Known) -> None:

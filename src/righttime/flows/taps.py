@@ -58,10 +58,12 @@ class Taps:
 
     def tap(self, table: TableSchema, stream: str) -> None:
         """Make what happens to a table a stream; its rows as they are become the first changes."""
+        if (keeper := self._catalyst.maintained.get(table.name)) is not None:  # first: how it is declared is not what stands in the way
+            flow = keeper.source.removeprefix("flow.")
+            reason = f"table {table.name!r} is kept by flow {flow!r}, and only tables that producers load can be tapped; add steps to that flow instead"
+            raise BadStream(stream=stream, reason=reason)
         if not table.unique or not table.in_memory:
             raise BadStream(stream=stream, reason=f"table {table.name!r} is not unique by keys, or has no memory table: its changes could not be told by key")
-        if table.name in self._catalyst.maintained:
-            raise BadStream(stream=stream, reason=f"table {table.name!r} is kept by a flow; read the streams of that flow")
         now_us = self._catalyst.authority.read_us()
         self._await_producers(table.name, now_us, deadline_s=self._catalyst.clock.monotonic_s() + self._parts.wait_s)
         schema = self._streams.create(stream, table.columns, keys=table.keys, times="source", table=table.name)

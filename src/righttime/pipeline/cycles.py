@@ -27,7 +27,7 @@ def _walk(start: Flow, reads: Mapping[Flow, set[str]]) -> None:
         flow, way = ways.pop()
         for target in flow.targets:
             if target.table in reads[start]:
-                raise FlowCycle(flow=start.name, origin=target.origin, path=" → ".join((*way, target.table, start.name)))
+                raise FlowCycle(flow=start.name, origin=target.origin, path=" → ".join((*way, target.table, start.name)), flows=way[::2])
             further = [other for other in reads if target.table in reads[other] and other not in seen]
             seen.update(further)
             ways += [(other, (*way, target.table, other.name)) for other in further]

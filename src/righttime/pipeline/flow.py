@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import pyarrow as pa
 
 from righttime.changes.durations import Duration, duration_us
-from righttime.errors import RightTimeError
+from righttime.errors import BadFreshness, RightTimeError
 from righttime.errors.flows import BadDeclaration, FlowFrozen, NameTwice
 from righttime.pipeline.measures import parse_measure
 from righttime.pipeline.nodes import (
@@ -52,6 +52,7 @@ Take = Sequence[str] | Mapping[str, str]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,127}", re.IGNORECASE)
 _EVERY = re.compile(r"every\s+(.+)", re.IGNORECASE)
+_REFRESHES = "must be on_demand, immediate or such as 'every 5m'"
 _PACKAGE = str(Path(__file__).parent.parent)
 
 
@@ -74,6 +75,7 @@ class Flow:
         self.refresh = _refresh(self, refresh)
         self._streams: dict[str, Step] = {}
         self._declared: dict[str, StreamSchema] = {}
+        self._declared_at: dict[str, Origin] = {}
         self._targets: list[Target] = []
         self._frozen = False
 
@@ -105,7 +107,9 @@ class Flow:
         except RightTimeError as error:
             raise BadDeclaration(flow=self.name, origin=origin, reason=f"stream {name!r}: {error.context.get('reason', error)}") from error
         if self._declared.setdefault(name, schema) != schema:
-            raise BadDeclaration(flow=self.name, origin=origin, reason=f"stream {name!r} is declared in two ways")
+            reason = f"stream {name!r} is declared otherwise at {self._declared_at[name]}"
+            raise BadDeclaration(flow=self.name, origin=origin, reason=reason)
+        self._declared_at.setdefault(name, origin)
 
     @property
     def declared(self) -> tuple[StreamSchema, ...]:
@@ -116,7 +120,7 @@ class Flow:
         """Return the declared streams that are not known yet; raise if one is known with another declaration."""
         for schema in self.declared:
             if known.get(schema.name, schema) != schema:
-                origin = self._streams[schema.name].node.origin
+                origin = declared_at(self, schema.name)
                 raise BadDeclaration(flow=self.name, origin=origin, reason=f"stream {schema.name!r} exists with other columns, keys or options")
         return [schema for schema in self.declared if schema.name not in known]
 
@@ -249,8 +253,11 @@ class Step:
         return BadDeclaration(flow=self.flow.name, origin=_caller(), reason=reason)
 
     def _other(self, other: object) -> Node:
-        if not isinstance(other, Step) or other.flow is not self.flow:
-            raise self._bad(f"{other!r} is no step of this flow; read a stream with flow.stream(name)")
+        if not isinstance(other, Step):
+            raise self._bad(f"{other!r} is no step; read a stream with flow.stream(name)")
+        if other.flow is not self.flow:
+            step = f"the {other.node.kind} step declared at {other.node.origin}"
+            raise self._bad(f"{step} is of flow {other.flow.name!r}, and a flow works on its own steps; read its streams here, too, with flow.stream(name)")
         return other.node
 
     def _text(self, text: object) -> str:
@@ -303,6 +310,11 @@ class Step:
         return value
 
 
+def declared_at(flow: Flow, stream: str) -> Origin:
+    """Return the line in which a flow declares a stream with its columns; it may read it elsewhere before."""
+    return flow._declared_at[stream]
+
+
 def _caller() -> Origin:
     """Return the first line outside this package on the way up: the user's."""
     frame = sys._getframe(1)
@@ -327,8 +339,8 @@ def _refresh(flow: Flow, text: str) -> Refresh:
     every = _EVERY.fullmatch(words)
     try:
         every_us = duration_us(every[1], what="refresh") if every else 0
-    except RightTimeError as error:
-        raise BadDeclaration(flow=flow.name, origin=flow.origin, reason=f"refresh={text!r}: {error}") from error
+    except BadFreshness as error:
+        raise BadDeclaration(flow=flow.name, origin=flow.origin, reason=f"refresh={text!r} {_REFRESHES} ({error.context['reason']})") from error
     if every_us <= 0:
-        raise BadDeclaration(flow=flow.name, origin=flow.origin, reason=f"refresh={text!r} must be on_demand, immediate or such as 'every 5m'")
+        raise BadDeclaration(flow=flow.name, origin=flow.origin, reason=f"refresh={text!r} {_REFRESHES}")
     return Refresh("every", every_us)

@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import NumericType, StructField, StructType
 
 from righttime.changes.schema import TableSchema, declare_table
-from righttime.errors import RightTimeError
+from righttime.errors import BadTable
 from righttime.errors.flows import BadDeclaration, ColumnsFixed, TypeClash
 from righttime.pipeline.expressions import Expressions
 from righttime.pipeline.flow import Flow
@@ -33,11 +33,13 @@ class TargetTables:
 
     def new_table(self, target: Target) -> TableSchema:
         """Return the table that a target without one is kept in."""
-        columns = to_arrow_schema(self.schemas[target.node].toNullable(), timezone="UTC")
+        given = self.schemas[target.node]
+        _refuse_unknown(self.flow, target, {field.name: field for field in given})
+        columns = to_arrow_schema(given.toNullable(), timezone="UTC")
         try:
             return declare_table(target.table, columns, keys=target.keys)
-        except RightTimeError as error:
-            raise BadDeclaration(flow=self.flow.name, origin=target.origin, reason=str(error).removesuffix(".")) from error
+        except BadTable as error:
+            raise BadDeclaration(flow=self.flow.name, origin=target.origin, reason=f"table {target.table!r}: {error.context['reason']}") from error
 
     def check(self, target: Target, tables: Mapping[str, SchemaLike]) -> None:
         """Check a target against its table."""
@@ -71,13 +73,17 @@ class TargetTables:
 
 
 def _check_target_keys(flow: Flow, target: Target, table: SchemaLike, given: Mapping[str, Any]) -> None:
-    for name in (*target.keys, *target.additive):
-        named(flow, target.origin, "column", name, given)
+    _refuse_unknown(flow, target, given)
     if set(table.keys) != set(target.keys):
         raise _fixed(flow, target, table, f"keys={list(target.keys)} are not its keys")
     others = [name for name in given if name not in {*target.keys, *target.additive}]
     if target.additive and others:
         raise BadDeclaration(flow=flow.name, origin=target.origin, reason=f"columns {', '.join(others)} are neither keys nor additive")
+
+
+def _refuse_unknown(flow: Flow, target: Target, given: Mapping[str, Any]) -> None:
+    for name in (*target.keys, *target.additive):
+        named(flow, target.origin, "column", name, given)
 
 
 def _fixed(flow: Flow, target: Target, table: SchemaLike, reason: str) -> ColumnsFixed:
