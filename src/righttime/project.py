@@ -41,13 +41,14 @@ class Project:
         return {schema.name: schema for flow in self.flows for schema in flow.declared}
 
     def chosen(self, names: list[str]) -> tuple[Flow, ...]:
-        """Return the flows with these names, all if none is named."""
-        known = {flow.name: flow for flow in self.flows}
-        for name in names:
-            if name.lower() not in known:
-                raise BadProject(origin=self.folder / FILE, reason=f"there is no flow {name!r}; known: {', '.join(sorted(known)) or 'none'}")
-        wanted = {name.lower() for name in names} or set(known)
-        return tuple(flow for flow in self.flows if flow.name in wanted)
+        """Return the flows with these names, all if none is named; names that no flow has are left out."""
+        wanted = {name.lower() for name in names}
+        return tuple(flow for flow in self.flows if flow.name in wanted or not names)
+
+    def unknown(self, names: list[str]) -> list[str]:
+        """Return the names that no flow has."""
+        known = {flow.name for flow in self.flows}
+        return [name for name in names if name.lower() not in known]
 
 
 def load_project(folder: Path) -> Project:

@@ -5,12 +5,16 @@ Out: a `Settings` that every part reads and nobody changes.
 Promise: each bound and wait has a default, a unit in its name and a range that is checked here.
 """
 
+import os
 import re
+from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from tomllib import TOMLDecodeError
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError, TomlConfigSettingsSource
 
 from righttime.errors import BadSetting
@@ -19,6 +23,18 @@ MIB = 1024 * 1024
 SECONDS_MAX = 100 * 365 * 86_400
 """A hundred years, as for durations of queries: every clock, lock and socket can count that far."""
 COUNT_MAX = 2**62
+_WRONG = {
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float", "int_parsing_size"), "it must be a whole number"),
+    **dict.fromkeys(("float_parsing", "float_type", "finite_number"), "it must be a number, and finite"),
+    "greater_than": "it must be more than {gt}",
+    "greater_than_equal": "it must be at least {ge}",
+    "less_than_equal": "it must be at most {le}",
+    **dict.fromkeys(("string_type", "path_type"), "it must be a text"),
+    "string_too_short": "it must have a character",
+    "string_too_long": "it must have at most {max_length} characters",
+    "dict_type": "it must be a table of texts",
+}
+"""What pydantic finds wrong, in words of ours."""
 _LOCK_WAIT_S_MAX = 2_147_483  # PostgreSQL counts milliseconds in 32 bits
 
 # For settings whose greatest value is that of their kind: where two are given, pydantic takes the one of the type.
@@ -153,4 +169,27 @@ def load_settings(**overrides: Any) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"]) or "settings"
-        raise BadSetting(name=name, reason=first["msg"]) from error
+        raise BadSetting(name=name, reason=_reason(first, given_in=_place(name.partition(".")[0], overrides))) from error
+
+
+def _place(name: str, overrides: Mapping[str, Any]) -> str:
+    """Return where a setting was given: the first place that names it."""
+    if name in overrides:
+        return "the call"
+    variable = f"RIGHTTIME_{name.upper()}"
+    return variable if variable in map(str.upper, os.environ) else "righttime.toml"
+
+
+def _reason(problem: ErrorDetails, *, given_in: str) -> str:
+    kind, value = problem["type"], problem["input"]
+    if kind == "extra_forbidden":
+        return _unknown(str(problem["loc"][0]), value, given_in=given_in)
+    words = _WRONG.get(kind, "").format(**problem.get("ctx", {})) or problem["msg"][:1].lower() + problem["msg"][1:]
+    return f"{value!r} in {given_in}: {words}"
+
+
+def _unknown(name: str, value: object, *, given_in: str) -> str:
+    if isinstance(value, dict):
+        return f"{given_in} has a table of this name, which is none: settings stand above all tables, and those are [project] and [spark_conf]"
+    near = get_close_matches(name, Settings.model_fields, n=1)
+    return f"{given_in} has a setting of this name, and there is none" + (f"; did you mean {near[0]}" if near else "")

@@ -144,8 +144,8 @@ def test_an_unparsable_freshness_is_refused(wh: rt.Warehouse, freshness: Any) ->
 @pytest.mark.parametrize(
     ("options", "code"),
     [
-        ({"durability": "disk"}, "setting.bad"),
-        ({"durability": "log", "materialize": True}, "setting.bad"),
+        ({"durability": "disk"}, "argument.bad"),
+        ({"durability": "log", "materialize": True}, "argument.bad"),
     ],
 )
 def test_an_unknown_durability_is_refused_and_the_rows_stay(wh: rt.Warehouse, options: dict[str, Any], code: str) -> None:
@@ -302,7 +302,7 @@ def test_wrong_kinds_of_arguments_are_coded_errors_too(wh: rt.Warehouse) -> None
         ("value.type", lambda: producer.insert_many("sale", 5)),  # type: ignore[arg-type]
         ("value.type", lambda: producer.insert_arrow("sale", [1])),
         ("value.type", lambda: producer.insert_df("sale", [1])),
-        ("setting.bad", lambda: producer.commit(batch_id=5)),  # type: ignore[arg-type]
+        ("argument.bad", lambda: producer.commit(batch_id=5)),  # type: ignore[arg-type]
         ("column.unknown", lambda: wh.read("sale", columns="sku")),
         ("source.bad", lambda: wh.producer(name="delta.sale")),
     ]

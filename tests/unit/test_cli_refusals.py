@@ -297,6 +297,27 @@ def test_a_dry_run_compares_a_flow_with_the_state_that_it_goes_on_with(tmp_path:
     assert look(Project(tmp_path, str(tmp_path / "warehouse"), (), ())).fingerprints == {"f": "old"}
 
 
+@pytest.mark.parametrize(("command", "option"), [("run", "--flow"), ("run", "--refresh"), ("dry-run", "--flow")])
+def test_a_flow_that_there_is_not_is_wrong_usage(terminal: Terminal, tmp_path: Path, command: str, option: str) -> None:
+    """The project is right, the option is not: the flows that there are are listed. Where a file cannot be read, that is what is wrong."""
+    write(tmp_path, a=copy("first"), b=copy("second"))
+    ended = terminal(command, "-p", tmp_path, option, "nonsense")
+    assert (ended.code, "righttime.toml" in ended.err) == (2, False)
+    assert f"Invalid value for {option}: there is no flow 'nonsense' in the project; there are: first, second" in " ".join(ended.err.split()), ended.err
+
+    write(tmp_path, c="nonsense = ")
+    broken = terminal(command, "-p", tmp_path, option, "nonsense")
+    assert (broken.code, "error [project.bad]" in broken.err) == (1, True)
+
+
+def test_an_init_into_a_folder_that_has_some_of_it_names_the_folder(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by a dot."""
+    monkeypatch.chdir(tmp_path)
+    Path("README.md").write_text("mine")
+    ended = terminal("init", ".")
+    assert f"Nothing was written to {tmp_path}, because of what is there already: README.md. Choose another folder" in ended.err
+
+
 def test_flows_in_a_cycle_are_not_blamed_for_what_they_read(terminal: Terminal, tmp_path: Path) -> None:
     """That there is no stream of the name follows from the cycle; without a flow to look at, no Spark is started."""
     reader = "import righttime as rt\n{0} = rt.Flow('{0}')\n{0}.stream('{1}').into('{2}', keys=['id'])\n"

@@ -117,8 +117,9 @@ def test_a_wish_said_twice_is_refused(twice: dict[str, Any]) -> None:
 
 def test_an_unknown_choice_for_late_answers_is_refused() -> None:
     """There are two ways to be late."""
-    with pytest.raises(BadSetting, match="on_late"):
+    with pytest.raises(BadSetting, match=r"Argument 'on_late': 'maybe' is neither .* Correct the call") as caught:
         made(on_late="maybe")
+    assert caught.value.code == "argument.bad"
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,41 @@ def test_the_greatest_values_are_accepted() -> None:
             load_settings(**{name: value})
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("memory_byte_max = 3", "'memory_byte_max': righttime.toml has a setting of this name, and there is none; did you mean memory_bytes_max"),
+        ("qqq = 3", "'qqq': righttime.toml has a setting of this name, and there is none."),
+        ("[settings]\nwait_s = 3", r"righttime.toml has a table of this name, which is none: settings stand above all tables, and those are [project]"),
+        ('memory_bytes_max = "x"', "'memory_bytes_max': 'x' in righttime.toml: it must be a whole number."),
+        ('wait_s = "soon"', "'wait_s': 'soon' in righttime.toml: it must be a number, and finite."),
+        ("wait_s = -1", "'wait_s': -1 in righttime.toml: it must be at least 0."),
+        ("sources_max = 5000", "5000 in righttime.toml: it must be at most 4096."),
+        ("spark_conf = 3", "3 in righttime.toml: it must be a table of texts."),
+        ('table_schema = ""', "'' in righttime.toml: it must have a character."),
+        ("spark_master = 1", "1 in righttime.toml: it must be a text."),
+    ],
+)
+def test_a_wrong_setting_is_said_with_its_place_and_in_words(line: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is there, where, and what would do; not what a library of ours calls it."""
+    monkeypatch.chdir(tmp_path)
+    Path("righttime.toml").write_text(line)
+    with pytest.raises(BadSetting) as caught:
+        load_settings()
+    assert words in str(caught.value)
+
+
+def test_the_place_of_a_wrong_setting_is_the_one_that_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call before the environment before the file."""
+    monkeypatch.chdir(tmp_path)
+    Path("righttime.toml").write_text("wait_s = -1")
+    monkeypatch.setenv("RIGHTTIME_WAIT_S", "-2")
+    with pytest.raises(BadSetting, match="'-2' in RIGHTTIME_WAIT_S: it must be at least 0"):
+        load_settings()
+    with pytest.raises(BadSetting, match="-3 in the call: it must be at least 0"):
+        load_settings(wait_s=-3)
+
+
 @pytest.mark.parametrize("address", ["righttime://127.0.0.1:1", "righttime://127.0.0.1:1,127.0.0.1:2"])
 def test_a_client_refuses_what_only_the_service_can_honour(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it connects, if it is given in the call; the environment may be that of a service, too. What is the client's own is taken."""

@@ -20,7 +20,7 @@ from righttime.changes.clock import Clock
 from righttime.changes.faults import CrashPoint, reach
 from righttime.changes.interrupts import InterruptedAfterCommit
 from righttime.changes.operations import Operations
-from righttime.errors import BadSetting, NotLazy, NotStored, ProducerClosed, RightTimeError, SessionLost
+from righttime.errors import BadArgument, NotLazy, NotStored, ProducerClosed, RightTimeError, SessionLost
 
 Durability = Literal["memory", "log", "warehouse"]
 _DURABILITIES = ("memory", "log", "warehouse")
@@ -60,7 +60,7 @@ class Producer(OpenTransaction, LazyCommits, ProducerFace):
 
     def _commit(self, wanted: Durability, batch_id: str | None) -> Published:
         if batch_id is not None and (type(batch_id) is not str or not batch_id):
-            raise BadSetting(name="batch_id", reason=f"{batch_id!r} is no text")
+            raise BadArgument(name="batch_id", reason=f"{batch_id!r} is no text")
         if batch_id is not None and (known := self._session.known_batch(batch_id)) is not None:
             self.rollback()
             return known
@@ -77,9 +77,9 @@ class Producer(OpenTransaction, LazyCommits, ProducerFace):
         if self._closed:
             raise ProducerClosed(source=self.source)
         if durability is not None and durability not in _DURABILITIES:
-            raise BadSetting(name="durability", reason=f'{durability!r} is not "memory", "log" or "warehouse"')
+            raise BadArgument(name="durability", reason=f'{durability!r} is not "memory", "log" or "warehouse"')
         if materialize and durability not in (None, "warehouse"):
-            raise BadSetting(name="durability", reason='materialize=True means durability="warehouse"; give only one of them')
+            raise BadArgument(name="durability", reason='materialize=True means durability="warehouse"; give only one of them')
         return "warehouse" if materialize else durability or "memory"
 
     def _commit_in_memory(self, content: dict[str, list[Content]], batch_id: str | None) -> Published:

@@ -19,7 +19,7 @@ from righttime.cli.console import busy, err, error_line, moment, out, plain, pla
 from righttime.cli.options import ProjectPath, project_at, reader
 from righttime.cli.steps import detail
 from righttime.client import Warehouse
-from righttime.errors import FlowCycle, NameTaken, NotAWarehouse, RightTimeError
+from righttime.errors import BadProject, FlowCycle, NameTaken, NotAWarehouse, RightTimeError
 from righttime.flows.catalogue import Catalogue
 from righttime.flows.jobs import FlowStatus
 from righttime.flows.names import refuse_taken
@@ -52,7 +52,7 @@ def dry_run(project: ProjectPath = Path(), flow: FlowNames = None) -> None:
     """Check the flows of a project and show what they would do; nothing is moved, made or changed."""
     with project_at(project) as loaded:
         problems = list(loaded.problems)
-        chosen = loaded.chosen(flow or [])
+        chosen = chosen_flows(loaded, flow)
         known = look(loaded)
         sound = [each for each in chosen if each.name not in _in_cycles(problems)]
         child = _session() if sound else None
@@ -68,6 +68,16 @@ def dry_run(project: ProjectPath = Path(), flow: FlowNames = None) -> None:
         refuse(problems)
         command = " ".join(["righttime run", *(f"--refresh {name}" for name in anew)])
         out().print(f"{len(chosen)} flow{'' if len(chosen) == 1 else 's'} checked; nothing was moved. Next: {command}", soft_wrap=True)
+
+
+def chosen_flows(project: Project, names: list[str] | None, *, option: str = "--flow") -> tuple[Flow, ...]:
+    """Return the flows that an option names, all if it names none; a name that no flow has is wrong usage, unless a file that may have it cannot be read."""
+    unknown = project.unknown(names or [])
+    if unknown:
+        refuse([problem for problem in project.problems if isinstance(problem, BadProject)])
+        known = ", ".join(sorted(flow.name for flow in project.flows)) or "none"
+        raise typer.BadParameter(f"there is no flow {unknown[0]!r} in the project; there are: {known}", param_hint=option)
+    return project.chosen(names or [])
 
 
 def _in_cycles(problems: Sequence[RightTimeError]) -> set[str]:

@@ -30,10 +30,10 @@ def init(folder: Folder = Path()) -> None:
     try:
         taken = sorted(str(name) for name in content if (folder / name).exists())
         if taken or (folder.exists() and not folder.is_dir()):
-            raise ProjectTaken(path=folder, names=", ".join(taken) or "a file of this name")
+            raise ProjectTaken(path=folder.absolute(), names=", ".join(taken) or "a file of this name")
         _write(folder, content)
     except OSError as error:
-        raise ProjectNotWritten(path=folder, reason=error) from error
+        raise ProjectNotWritten(path=folder.absolute(), reason=error) from error
     _say(folder, sorted(str(name) for name in content))
 
 

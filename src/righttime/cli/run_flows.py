@@ -18,7 +18,7 @@ import typer
 from rich.live import Live
 
 from righttime.cli.console import busy, err, error_line, moment, out, plain, plain_table, seconds
-from righttime.cli.dry_run import FlowNames, refuse
+from righttime.cli.dry_run import FlowNames, chosen_flows, refuse
 from righttime.cli.flows import jobs_text, progress_line
 from righttime.cli.options import ProjectPath, project_at
 from righttime.cli.serve import SIGNAL_S, Door, TlsCert, TlsKey, TokenFile, door_of, listen, say_where, stop_on_signals
@@ -101,7 +101,7 @@ def run_flows(
     stop = stop_on_signals() if keep else threading.Event()
     with project_at(project) as loaded:
         refuse(loaded.problems)
-        chosen, anew = loaded.chosen(flow or []), _names(loaded, refresh, flow)
+        chosen, anew = chosen_flows(loaded, flow), _names(loaded, refresh, flow)
         with open(loaded.warehouse) as wh:
             loads = _start(wh, chosen, anew)
             _watch(wh, loads, stop)
@@ -129,7 +129,7 @@ def _door(listening: str | None, keep: bool, token_file: Path | None, tls_cert: 
 
 
 def _names(project: Project, refresh: list[str] | None, chosen: list[str] | None) -> set[str]:
-    names = {flow.name for flow in project.chosen(refresh or [])} if refresh else set()
+    names = {flow.name for flow in chosen_flows(project, refresh, option="--refresh")} if refresh else set()
     left = names - {flow.name for flow in project.chosen(chosen or [])}
     if left:
         raise typer.BadParameter(f"{', '.join(sorted(left))} is left out by --flow", param_hint="--refresh")

@@ -14,6 +14,7 @@
     │   ├── BadFreshness         freshness.bad
     │   ├── BadPolicy            policy.bad
     │   ├── BadSetting           setting.bad
+    │   │   └── BadArgument      argument.bad
     │   ├── BadSource            source.bad
     │   ├── OperationFailed      operation.failed
     │   ├── SqlRefused           sql.refused
@@ -193,6 +194,7 @@ from righttime.errors.flows import (
 )
 from righttime.errors.groups import CommitError, ContractError, InputError, ReceiptError, RightTimeError, ServiceError, WarehouseError
 from righttime.errors.inputs import (
+    BadArgument,
     BadFreshness,
     BadPolicy,
     BadSetting,
@@ -271,6 +273,7 @@ __all__ = [
     "AppendForgotten",
     "AppendUnknown",
     "AsOfUnavailable",
+    "BadArgument",
     "BadDeclaration",
     "BadExpression",
     "BadFreshness",

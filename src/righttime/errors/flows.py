@@ -276,7 +276,8 @@ class NoProject(FlowError):
 
 
 class ProjectTaken(FlowError):
-    """Nothing was written to {path}: {names} is there already. Choose another folder, or move it away."""
+    """Nothing was written to {path}, because of what is there already: {names}.
+    Choose another folder, such as a new one below it (`righttime init shop`), or move that away."""
 
     code = "project.taken"
 

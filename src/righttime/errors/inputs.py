@@ -80,6 +80,12 @@ class BadSetting(InputError):
     code = "setting.bad"
 
 
+class BadArgument(BadSetting):
+    """Argument {name!r}: {reason}. Correct the call; nothing changed."""
+
+    code = "argument.bad"
+
+
 class BadSource(InputError):
     """Source {source!r} cannot be used: {reason}. Name the producer otherwise, or close the other one."""
 

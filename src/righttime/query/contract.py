@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal, cast
 
 from righttime.changes.durations import Duration, duration_us
-from righttime.errors import BadFreshness, BadSetting
+from righttime.errors import BadArgument, BadFreshness
 
 OnLate = Literal["error", "answer"]
 
@@ -50,7 +50,7 @@ def make_contract(
     if as_of is not None and (freshness is not None or bound_us is not None):
         raise BadFreshness(value=as_of, what="cut to ask for", reason="as_of names the exact cut, so a freshness or CURRENCY BOUND cannot go with it")
     if on_late not in ("error", "answer"):
-        raise BadSetting(name="on_late", reason=f'{on_late!r} is neither "error" nor "answer"')
+        raise BadArgument(name="on_late", reason=f'{on_late!r} is neither "error" nor "answer"')
     asked_us = bound_us if bound_us is not None else duration_us(freshness) if freshness is not None else 0
     wait_s = duration_us(wait, what="wait") / 1e6 if wait is not None else wait_default_s
     return Contract(freshness_us=asked_us, wait_s=wait_s, on_late=cast(OnLate, on_late), as_of_us=None if as_of is None else _instant_us(as_of))
