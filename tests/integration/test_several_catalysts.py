@@ -22,6 +22,7 @@ from righttime.errors import (
     BadMessage,
     BadSource,
     ClocksApart,
+    FlowFailed,
     FreshnessUnavailable,
     NameClaimed,
     NotAWarehouse,
@@ -710,6 +711,11 @@ def test_a_table_of_a_flow_is_read_as_it_is_if_that_is_fresh_enough(
     assert counts(wh, *tables, contract=Contract(3_600_000_000, 1.0, "error", None)) == [0] * len(tables)
     with pytest.raises(FreshnessUnavailable, match="the flow is stopped"):
         counts(wh, *tables, contract=Contract(0, 1.0, "error", None))
+    with catalyst.lock:
+        flow.failure = FlowFailed(flow="sales", reason="the well is dry")
+    with pytest.raises(FlowFailed, match="'sales' has stopped: the well is dry") as failed:
+        counts(wh, *tables, contract=Contract(0, 1.0, "error", None))
+    assert (failed.value.code, failed.value.retryable) == ("flow.failed", False)
 
 
 def test_a_late_answer_over_a_flow_is_one_cut_through_all(

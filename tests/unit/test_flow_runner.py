@@ -16,11 +16,13 @@ import righttime as rt
 from righttime.catalyst.producer import Producer
 from righttime.errors import AsOfUnavailable, FreshnessUnavailable
 from righttime.errors.flows import BadStream, FlowFailed, TableMaintained
+from righttime.flight.failures import failure_of, failure_record
 from righttime.flows import runner
 from righttime.flows.catalogue import Catalogue
 from righttime.flows.runner import FlowRunner
 from righttime.flows.running import RunningFlow
 from righttime.flows.schedule import Triggers
+from righttime.query.dbapi_types import OperationalError, as_dbapi
 from righttime.testing import ManualClock
 from tests.support.flow_stage import SECOND, Stage, contract_of
 from tests.support.plain_flow import run_plain, until
@@ -476,6 +478,27 @@ def test_waiting_for_a_flow_that_fails_raises_its_reason(stage: Stage) -> None:
     stage.engine.gate.set()
     with pytest.raises(FlowFailed, match="'t'"):
         waiting.result(20)
+
+
+def test_a_query_over_a_flow_that_failed_is_told_so_and_not_to_try_again(stage: Stage) -> None:
+    """Asking again or waiting longer does not help: the error is the flow's own, at a service as here, also when what is left of the flow is stopped."""
+    stage.run()
+    stage.insert(1, 10)
+    assert stage.query() == {1: 10}
+    assert stage.runner is not None and stage.engine is not None
+    stage.engine.rows.clear()  # the drain finds no table
+    stage.insert(2, 20)
+    for _ in range(2):
+        with pytest.raises(FlowFailed, match=r"Flow 'plain' has stopped: 't'\. .*mend the cause and run the flow again") as caught:
+            stage.query()
+        assert (caught.value.code, caught.value.retryable) == ("flow.failed", False)
+        stage.runner.stop()
+    sent = failure_of(failure_record(caught.value))
+    assert (type(sent), sent.code, sent.retryable, str(sent)) == (FlowFailed, "flow.failed", False, str(caught.value))
+    assert isinstance(as_dbapi(sent), OperationalError), "the query is right, and cannot be answered"
+    assert stage.wh.read("t", on_late="answer", wait="0s").rows() == [(1, 10)]
+    stage.run()
+    assert stage.query() == {1: 10, 2: 20}
 
 
 def test_a_background_job_ends_at_the_cuts_that_queries_already_wait_for(stage: Stage) -> None:

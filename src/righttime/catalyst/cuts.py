@@ -15,7 +15,7 @@ from righttime.catalyst.maintainer import Admission, Maintainer, choose_cut, new
 from righttime.catalyst.memory import CatalystMemory
 from righttime.catalyst.messages import Accuracy
 from righttime.changes.position import time_text
-from righttime.errors import AsOfUnavailable, FreshnessUnavailable
+from righttime.errors import AsOfUnavailable, FlowFailed, FreshnessUnavailable, RightTimeError
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,10 @@ class Cuts(CatalystMemory):
         sources = {source: min(time_us, cut_us) for source, time_us in late.late.items()}
         return Accuracy(cut_us, sources | {flow.source: cut_us for flow in flows if cut_us < late.cut_us})
 
-    def _flow_late(self, flow: Maintainer, cut_us: int, wait: _Wait) -> FreshnessUnavailable:
+    def _flow_late(self, flow: Maintainer, cut_us: int, wait: _Wait) -> RightTimeError:
+        if flow.failure is not None:
+            # Waiting or asking again does not help. An error of the query's own: each has its traceback.
+            return FlowFailed(**flow.failure.context)
         newest_us = max(flow.exact_before(cut_us), flow.horizon_us)
         return FreshnessUnavailable(
             table=wait.table_of(flow),

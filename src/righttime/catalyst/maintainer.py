@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from righttime.catalyst.links import Link
+from righttime.errors.flows import FlowFailed
 
 _JOBS_MAX = 100_000  # published jobs whose times are remembered
 _NOTED_MAX = 100_000  # changes that are not published, one by one
@@ -25,7 +26,8 @@ class Maintainer(Link):
     `backlog_us` is the time up to which there may be changes that were not noted one by one, `arrived_us` the time up to which every source has
     delivered (None: always up to now), `late_stream` the one that is behind, and `tolerance_us` the lag that queries put up with there. Commits to tables
     that are streams are noted as changes when they are made; `pulled_us` is up to when those streams have them (None: there are none).
-    Up to `closed_us` it is settled where jobs end. `trouble` says why nothing will be delivered, `hindrance` why a stream does not go on for the moment.
+    Up to `closed_us` it is settled where jobs end. `trouble` says why nothing will be delivered, `failure` is the error that the flow has stopped with, and
+    `hindrance` says why a stream does not go on for the moment.
     Who is `nudged` looks around before it waits again. With `loose`, queries take what is there (near-real-time loading, the yardstick of the benchmarks).
     """
 
@@ -40,6 +42,7 @@ class Maintainer(Link):
     loose: bool = False
     cuts: list[int] = field(default_factory=list)
     trouble: str = ""
+    failure: FlowFailed | None = None
     hindrance: str = ""
     nudged: bool = False
     _noted: list[int] = field(default_factory=list)

@@ -231,7 +231,7 @@ class ColumnsChanged(ChangeRefused):
 
 
 class FlowFailed(FlowError):
-    """Flow {flow!r} has stopped: {reason}. What it published stays; mend the cause and run it again."""
+    """Flow {flow!r} has stopped: {reason}. What it published stays, and on_late="answer" gives that; mend the cause and run the flow again."""
 
     code = "flow.failed"
 

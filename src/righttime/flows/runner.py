@@ -68,7 +68,7 @@ class FlowRunner:
     def start(self) -> None:
         """Begin to work."""
         with self._with.catalyst.lock:
-            self.link.trouble = ""
+            self.link.trouble, self.link.failure = "", None
             self.link.closed_us = self.link.horizon_us
             # What an earlier runner cut and did not publish is cut again, but only where somebody waits: what was mended meanwhile belongs together.
             awaited = {admission.cut_us for admission in self._with.catalyst.admissions}
@@ -81,7 +81,7 @@ class FlowRunner:
     def stop(self, *, wait_s: float | None = None) -> None:
         """End after the drain under way; what is cut and not published is cut again when the flow runs again."""
         self._with.feed.forget(self.link.source)
-        self._halt("the flow does not run: start it with Warehouse.run, or `righttime run`")
+        self._halt(str(self.failure or "the flow does not run: start it with Warehouse.run, or `righttime run`"))
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout=wait_s)
@@ -280,7 +280,7 @@ class FlowRunner:
     def _halt(self, trouble: str) -> None:
         self._queue.stop()
         with self._with.catalyst.lock:
-            self.link.trouble = trouble
+            self.link.trouble, self.link.failure = trouble, self.failure
             self.link.nudge()
             self._with.catalyst.arrivals.notify_all()
             self._with.catalyst.space.notify_all()

@@ -84,6 +84,7 @@ _KINDS: tuple[tuple[type[errors.RightTimeError], type[Error]], ...] = (
     (errors.OperationFailed, DataError),
     (errors.NullNotAllowed, IntegrityError),
     (errors.KeyTaken, IntegrityError),
+    (errors.FlowFailed, OperationalError),
     (errors.InputError, ProgrammingError),
     (errors.ProducerClosed, InterfaceError),
     (errors.WarehouseClosed, InterfaceError),
