@@ -39,6 +39,7 @@ from righttime.query.postgres_queries import PostgresQueries
 from righttime.query.standing import StandingSnapshot
 from righttime.query.statement import read_statement, split_currency
 from righttime.query.verify import refuse_no_receipt
+from righttime.queues.port import StreamPort
 from righttime.reading import Parts, ReadingEngine, Superseded
 from righttime.service import Engine, acquire_engine, release_engine
 from righttime.settings import load_settings
@@ -170,7 +171,7 @@ class Warehouse(Handle, FlowMethods):
         with self._engine.reading() as parts:
             found = parts.schemas.get(table.lower())
             if found is None:
-                raise UnknownTable(table=table, known=", ".join(sorted(parts.schemas)) or "none")
+                raise UnknownTable.among(table, parts.schemas, is_stream=parts.consumer.is_stream(table.lower()))
             return found
 
     def tables(self) -> list[str]:
@@ -283,6 +284,14 @@ class Warehouse(Handle, FlowMethods):
 
     def _flows(self, what: str) -> Flows:
         return self._writer(what).flows
+
+    def _streams(self, what: str) -> StreamPort:
+        engine = self._engine
+        return engine.streams if isinstance(engine, ReadingEngine) else super()._streams(what)
+
+    def _bringing_up(self) -> Callable[[str], None]:
+        # What only a table has is brought into its stream by the process that writes.
+        return (lambda name: None) if self.read_only else super()._bringing_up()
 
     def explain(self, query: str, *, freshness: Duration | None = None) -> Explanation:
         """Say what a query would wait for if it came now: flows, streams, jobs, rows, and an estimate of the time."""

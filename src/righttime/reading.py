@@ -35,6 +35,7 @@ from righttime.query.consumer import Consumer
 from righttime.query.snapshot import Snapshots
 from righttime.query.stored import StoredTables
 from righttime.query.verify import Verifier
+from righttime.queues.looked_at import LookedAtStreams
 from righttime.settings import Settings
 from righttime.telemetry import get_log
 
@@ -140,6 +141,7 @@ class Parts:
         self.consumer = Consumer(self.snapshots, ledger, engine.spark, schemas=self.schemas, views=self.views, settings=settings)
         self.verifier = Verifier(self.consumer, self.snapshots, ledger, self.catalyst, writer_elsewhere=ledger.living_writer)
         self.consumer.verifier = self.verifier.verify
+        self.consumer.is_stream = lambda name: name in engine.streams.names()
 
     def close(self) -> None:
         self.images.close()
@@ -158,6 +160,7 @@ class ReadingEngine:
         self.ledger = foundation.ledger
         self.store = foundation.store
         self.spark = SparkOwner(settings)
+        self.streams = LookedAtStreams(foundation.folder / "streams", answer_bytes_max=settings.answer_bytes_max, refuse=self.refuse)
         self._lock = threading.Lock()
         self._parts: Parts | None = None
         _open.add(self)

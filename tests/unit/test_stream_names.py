@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import righttime as rt
-from righttime.errors import BadDeclaration, NameTaken
+from righttime.errors import BadDeclaration, NameTaken, NotATable, UnknownTable
 
 
 @pytest.fixture
@@ -36,6 +36,36 @@ def test_a_name_that_something_else_has_is_refused(wh: rt.Warehouse, kind: str, 
 
     assert caught.value.code == "name.taken"
     assert (wh.streams(), wh.tables(), list(wh.views())) == (["visit"], ["doctor"], ["doctors"])
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda wh: wh.sql("SELECT * FROM Visit"),
+        lambda wh: wh.sql("SELECT * FROM doctors JOIN visit USING (id)"),
+        lambda wh: wh.read("VISIT"),
+        lambda wh: wh.snapshot("visit"),
+        lambda wh: wh.explain("SELECT * FROM visit"),
+        lambda wh: wh.schema("visit"),
+        lambda wh: wh.create_view("visits", "SELECT * FROM visit"),
+        lambda wh: wh.producer(name="p").insert("visit", {"id": 1}),
+    ],
+)
+def test_a_stream_where_a_table_is_meant_is_called_a_stream(wh: rt.Warehouse, use: Callable[[rt.Warehouse], object]) -> None:
+    """Nobody is told to create a table of its name, which would be refused; the error is still that of an unknown table."""
+    with pytest.raises(UnknownTable, match=r"(?i)'visit' is a stream, not a table.*changes\(\).*into\(") as caught:
+        use(wh)
+    assert caught.value.code == "table.is_stream"
+    with pytest.raises(UnknownTable, match="create_table"):
+        wh.read("nothing")
+
+
+def test_a_handle_that_only_reads_tells_streams_from_tables(wh: rt.Warehouse) -> None:
+    """As the others do."""
+    path = wh.path
+    wh.close()
+    with rt.open(path, read_only=True) as reader, pytest.raises(NotATable):
+        reader.read("visit")
 
 
 def test_the_stream_of_a_table_may_have_its_name(wh: rt.Warehouse) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 import righttime as rt
 from righttime.cli.status import status
+from righttime.errors import AnswerTooLarge, UnknownStream, WarehouseReadOnly
 from righttime.queues.peek import peek
 from righttime.queues.streams import Streams
 from righttime.settings import load_settings
@@ -41,6 +42,34 @@ def test_a_look_sees_what_was_appended(tmp_path: Path, segment_rows: int) -> Non
     assert [len(found[name].commits) for name in ("s", "late", "empty")] == [20, 1, 0], "rows that are in a segment and still in the log count once"
     assert (found["s"].rows, found["s"].last_us, found["late"].complete_us, found["empty"].rows) == (40, 1190, 750, 0)
     streams.close()
+
+
+@pytest.mark.parametrize("segment_rows", [1, 3, 1000], ids=["all sealed", "some sealed", "all in the log"])
+def test_a_handle_that_only_reads_has_the_changes_of_streams(tmp_path: Path, segment_rows: int) -> None:
+    """While their owner goes on, and as the owner gives them: any stretch, the last commit, dead letters. What would change a stream is refused."""
+    with rt.open(tmp_path / "wh", stream_segment_rows=segment_rows, stream_log_bytes=2000) as wh, rt.open(tmp_path / "wh", read_only=True) as reader:
+        line = wh.create_stream("line", "id INT, tags ARRAY<STRING>", keys=["id"], on_bad="dead_letter")
+        wh.create_stream("silent", "id INT")
+        assert reader.stream("line").changes().num_rows == 0
+        for number in range(7):
+            line.insert([{"id": number, "tags": ["a", str(number)]}], transaction=f"t{number}")
+            line.update([{"id": number, "tags": None}])
+        line.delete([{"id": 77}])
+        seen = reader.stream("Line")
+
+        assert (reader.streams(), seen.schema, seen.last) == (["line", "silent"], line.schema, line.last)
+        assert seen.changes().equals(line.changes()) and seen.changes().num_rows == 21
+        times = line.changes()["_commit_timestamp"].to_pylist()
+        for after, up_to in ((times[3], None), (None, times[10]), (times[3], times[10]), (times[-1], None), (times[10], times[3])):
+            assert seen.changes(after=after, up_to=up_to).equals(line.changes(after=after, up_to=up_to))
+        assert seen.dead_letters().equals(line.dead_letters()) and seen.dead_letters().num_rows == 1
+        for refused in (lambda: seen.insert([{"id": 9, "tags": None}]), lambda: seen.replay(), seen.discard, lambda: reader.create_stream("x", "id INT")):
+            with pytest.raises(WarehouseReadOnly):
+                refused()
+        with pytest.raises(UnknownStream, match="line, silent"):
+            reader.stream("lines")
+    with rt.open(tmp_path / "wh", read_only=True, answer_bytes_max=100) as small, pytest.raises(AnswerTooLarge):
+        small.stream("line").changes()
 
 
 def test_a_look_at_no_streams_sees_none(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
     RightTimeError
     ├── InputError               what was passed in cannot be accepted; nothing changed
     │   ├── UnknownTable         table.unknown
+    │   │   └── NotATable        table.is_stream
     │   ├── UnknownColumn        column.unknown
     │   ├── TableExists          table.exists
     │   ├── NameTaken            name.taken
@@ -203,6 +204,7 @@ from righttime.errors.inputs import (
     BatchTooLarge,
     KeyRequired,
     NameTaken,
+    NotATable,
     NullNotAllowed,
     OperationFailed,
     OperationRefused,
@@ -326,6 +328,7 @@ __all__ = [
     "NameTaken",
     "NameTwice",
     "NoProject",
+    "NotATable",
     "NotAWarehouse",
     "NotHere",
     "NotInSnapshot",

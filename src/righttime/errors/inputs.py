@@ -5,6 +5,8 @@ Out: one class for each outcome, with its code and the way out.
 Promise: as all errors of righttime; the tree is drawn in the package's docstring.
 """
 
+from collections.abc import Iterable
+
 from righttime.errors.groups import InputError
 
 
@@ -12,6 +14,18 @@ class UnknownTable(InputError):
     """There is no table {table!r}; known tables: {known}. Create it with create_table, or correct the name."""
 
     code = "table.unknown"
+
+    @classmethod
+    def among(cls, table: object, known: Iterable[str], *, is_stream: bool = False) -> "UnknownTable":
+        """Return the error for a name that no table has, with those that there are; a stream may have it."""
+        return NotATable(table=table) if is_stream else cls(table=table, known=", ".join(sorted(known)) or "none")
+
+
+class NotATable(UnknownTable):
+    """{table!r} is a stream, not a table: only tables are queried, and loaded by producers. Read its changes with Warehouse.stream({table!r}).changes(),
+    append to it there, or have a flow keep a table of them, Flow.stream({table!r}).into(…), and query that."""
+
+    code = "table.is_stream"
 
 
 class UnknownColumn(InputError):

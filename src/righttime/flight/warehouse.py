@@ -143,6 +143,7 @@ class RemoteWarehouse(ServiceHandle):
         self._snapshots = RemoteSnapshots(transport, self._renewals, schemas=self._schemas, session_of=lambda source: self._sessions.get(source))
         self._consumer = RemoteConsumer(self._snapshots, None, self._spark, schemas=self._schemas, views=self._views, settings=settings)  # type: ignore[arg-type]
         self._consumer.verifier = self.verify
+        self._consumer.is_stream = lambda name: name in self._remote_streams.names()
         self._port = Port(
             schemas=self._schemas,
             settings=settings,
@@ -205,7 +206,7 @@ class RemoteWarehouse(ServiceHandle):
         """Return a table's declaration."""
         name = table.lower()
         if name not in self._schemas:
-            raise UnknownTable(table=table, known=", ".join(sorted(self._schemas)) or "none")
+            raise UnknownTable.among(table, self._schemas, is_stream=self._consumer.is_stream(name))
         schema: TableSchema = self._schemas[name]
         return schema
 

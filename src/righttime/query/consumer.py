@@ -57,6 +57,7 @@ class Consumer(SqlAnswers):
         self._settings = settings
         self._turns = threading.BoundedSemaphore(settings.queries_max)
         self.verifier: Callable[[Receipt], Verification] | None = None
+        self.is_stream: Callable[[str], bool] = lambda name: False  # of a name that no table has
         self.rerun_in_database: Callable[[str, Mapping[str, TableSnapshot], Sequence[Any]], pa.Table] | None = None
 
     def _answer_sql(self, text: str, contract: Contract, parameters: Sequence[Any], own: OwnRows | None) -> Answer:
@@ -89,7 +90,7 @@ class Consumer(SqlAnswers):
         """Answer with one table, or some of its columns, as `take` gives it."""
         name = str(table).lower()
         if name not in self._schemas:
-            raise UnknownTable(table=table, known=", ".join(sorted(self._schemas)) or "none")
+            raise UnknownTable.among(table, self._schemas, is_stream=self.is_stream(name))
         chosen = self._chosen(self._schemas[name], columns)
         return self.answer(read_text(name, columns and chosen), (), contract, take([name]), lambda tables: self._rows(tables[name], columns and chosen))
 
@@ -139,7 +140,7 @@ class Consumer(SqlAnswers):
                     self._resolve(read_statement(self._views[name]).tables, tables, views, depth=depth + 1)
                     views[name] = self._views[name]  # after what it stands on, so that Spark can resolve it
             else:
-                raise UnknownTable(table=name, known=", ".join(sorted([*self._schemas, *self._views])) or "none")
+                raise UnknownTable.among(name, [*self._schemas, *self._views], is_stream=self.is_stream(name))
 
     def rerun(self, text: str, tables: Mapping[str, TableSnapshot], parameters: Sequence[Any]) -> pa.Table:
         """Run the query of a receipt again, a plain read without Spark."""

@@ -57,6 +57,11 @@ class Peeked:
         return None if commit is None else commit.time_us
 
 
+def stream_names(folder: Path) -> list[str]:
+    """Return the names of the streams of a folder."""
+    return sorted(path.parent.name for path in folder.glob("*/stream.json"))
+
+
 def peek(folder: Path) -> dict[str, Peeked]:
     """Look at all streams of a folder, by name."""
     # The log first: rows that leave it meanwhile are in segments by then.
