@@ -19,6 +19,7 @@ from righttime.errors.flows import BadStream, FlowFailed, TableMaintained
 from righttime.flight.failures import failure_of, failure_record
 from righttime.flows import runner
 from righttime.flows.catalogue import Catalogue
+from righttime.flows.jobs import UnderWay
 from righttime.flows.runner import FlowRunner
 from righttime.flows.running import RunningFlow
 from righttime.flows.schedule import Triggers
@@ -330,6 +331,30 @@ def test_a_tables_own_changes_are_a_stream(tmp_path: Path) -> None:
         assert (newest["k"], newest["_change_type"]) == (50, "insert"), "read up to now, though no flow asked"
         with pytest.raises(BadStream, match="or changed like this: it has the changes of table 'orders'; change the table"):
             wh.stream("orders").insert([{"k": 99, "v": 1}])
+
+
+def test_a_runner_tells_what_it_computes(tmp_path: Path) -> None:
+    """Changes and time of the drain; of targets that are built anew all changes, and the parts that are done."""
+    stage = Stage(tmp_path / "wh", drain_rows_max=2)
+    stage.run()
+    assert stage.runner is not None and stage.engine is not None and stage.runner.under_way() is None
+    stage.engine.gate.clear()
+    stage.insert(1, 10)
+    asked, begun = stage.ask(), stage.runner
+    until(stage.wh, lambda: begun.under_way() is not None)
+    stage.clock.advance(7)
+    assert begun.under_way() == UnderWay(1, 7.0)
+    stage.engine.gate.set()
+    assert asked.result(20) == {1: 10}
+    until(stage.wh, lambda: begun.under_way() is None)
+    begun.stop()
+
+    for k in (2, 3, 4):
+        stage.insert(k, k)
+    stage.runner, stage.engine = anew, _ = run_plain(stage.wh, {"t": "s"}, rebuild=True, held=True)
+    until(stage.wh, lambda: anew.under_way() is not None and anew.parts == (0, 2))
+    assert anew.under_way() == UnderWay(4, 0.0, (0, 2))
+    stage.close()
 
 
 def test_a_full_refresh_replaces_a_target_while_queries_go_on_at_the_old_state(stage: Stage) -> None:

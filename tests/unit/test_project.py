@@ -10,10 +10,10 @@ from pyspark.serializers import CloudPickleSerializer
 
 import righttime as rt
 from righttime.cli.dry_run import declared_for
-from righttime.cli.flows import timeline
+from righttime.cli.flows import progress_line, timeline
 from righttime.errors import BadSetting
 from righttime.errors.flows import BadDeclaration, BadProject, NoProject
-from righttime.flows.jobs import JobReport
+from righttime.flows.jobs import FlowStatus, JobReport, UnderWay
 from righttime.pipeline.flow import declared_at
 from righttime.pipeline.nodes import Apply
 from righttime.project import Project, load_project, warehouse_of
@@ -195,6 +195,23 @@ def test_a_wrong_declaration_of_a_stream_points_at_its_line() -> None:
         assert caught.value.context["origin"].file == __file__
     with pytest.raises(BadDeclaration, match=rf"declared otherwise at {re.escape(str(declared_at(flow, 'line')))}"):
         flow.stream("line", "id INT, more INT")
+
+
+@pytest.mark.parametrize(
+    ("waiting", "under_way", "line"),
+    [
+        (5000, None, "sales: 0 of 5,000 changes taken, 0 %, 0 jobs"),
+        (5000, UnderWay(5000, 12.0), "sales: 0 of 5,000 changes taken, 0 %, 0 jobs; 5,000 being computed for 12.00 s"),
+        (2000, UnderWay(1000, 0.5), "sales: 3,000 of 5,000 changes taken, 60 %, 0 jobs; 1,000 being computed for 500 ms"),
+        (0, None, "sales: 5,000 changes taken, 100 %, 0 jobs; storing the tables"),
+        (0, UnderWay(90_000, 3.0, (1, 4)), "sales: built anew from 90,000 changes, 1 of 4 parts, 25 %, computing for 3.00 s"),
+        (0, UnderWay(90, 3.0, (0, 1)), "sales: built anew from 90 changes, computing for 3.00 s"),
+    ],
+)
+def test_progress_tells_what_is_known(waiting: int, under_way: UnderWay | None, line: str) -> None:
+    """What can be seen, and what is on its way: a drain has no share that is done, and a refresh is shown at the end."""
+    status = FlowStatus("sales", True, "", (), (), 0, waiting, 0, 0.0, ())
+    assert progress_line(status, 5000, under_way) == line
 
 
 def test_a_timeline_shows_where_the_time_went() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 
 from righttime.cli.console import moment, plain, plain_table, seconds
-from righttime.flows.jobs import FlowStatus, JobReport
+from righttime.flows.jobs import FlowStatus, JobReport, UnderWay
 
 STEPS = ("prepare", "wait", "compute", "publish")
 JOBS_SHOWN = 5
@@ -82,11 +82,21 @@ def timeline(job: JobReport, *, width: int = _BAR) -> str:
     return "".join(mark * length for mark, length in zip(_MARKS, lengths, strict=True))
 
 
-def progress_line(flow: FlowStatus, waited: int) -> str:
-    """Return how far a flow is with the changes that waited when it began."""
+def progress_line(flow: FlowStatus, waited: int, under_way: UnderWay | None = None) -> str:
+    """Return how far a flow is with the changes that waited when it began: what can be seen of them, and what is on its way there.
+
+    A drain is done as a whole, and so are targets that are built anew: until then there is no share of it to tell, but what it has and how long it takes.
+    """
+    if under_way is not None and under_way.parts is not None:
+        done, parts = under_way.parts
+        share = f", {done:,} of {parts:,} parts, {100 * done // parts} %" if parts > 1 else ""
+        return f"{flow.name}: built anew from {under_way.rows:,} changes{share}, computing for {seconds(under_way.seconds)}"
     done = max(waited - flow.rows_waiting, 0)
+    if waited and not flow.rows_waiting:
+        return f"{flow.name}: {waited:,} changes taken, 100 %, {jobs_text(len(flow.jobs))}; storing the tables"
     share = f", {100 * done // waited} %" if waited else ""
-    return f"{flow.name}: {done:,} of {waited:,} changes{share}, {jobs_text(len(flow.jobs))}"
+    line = f"{flow.name}: {done:,} of {waited:,} changes taken{share}, {jobs_text(len(flow.jobs))}"
+    return line if under_way is None else f"{line}; {under_way.rows:,} being computed for {seconds(under_way.seconds)}"
 
 
 def jobs_text(count: int) -> str:

@@ -175,7 +175,7 @@ def _watch(wh: Warehouse, loads: Sequence[Load], stop: threading.Event) -> None:
 def _progress(wh: Warehouse, loads: Sequence[Load], stop: threading.Event) -> Iterator[list[str]]:
     while any(load.is_alive() for load in loads) and not stop.is_set():
         found = _tallied(wh, loads)
-        yield [progress_line(found[load.flow.name], load.waiting) for load in loads if load.flow.name in found]
+        yield [progress_line(found[load.flow.name], load.waiting, load.running._under_way()) for load in loads if load.flow.name in found]
         for load in loads:
             if load.is_alive():
                 load.join(timeout=_FRAME_S)

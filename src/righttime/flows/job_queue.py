@@ -28,6 +28,7 @@ class JobQueue:
         self._changed = threading.Condition()
         self._waiting: deque[FlowJob] = deque()  # cut, not prepared
         self._ready: deque[FlowJob] = deque()  # prepared, not in a drain
+        self._in_drain: list[FlowJob] = []
         self._done: deque[tuple[list[FlowJob], Drained | Rebuilt]] = deque()  # drained, not published
         self._unpublished = 0
         self._reports: deque[JobReport] = deque(maxlen=_REPORTS_MAX)
@@ -45,6 +46,11 @@ class JobQueue:
         """Return the jobs that are cut and not published, oldest first, without those that are being computed."""
         with self._changed:
             return [*(job for jobs, _ in self._done for job in jobs), *self._ready, *self._waiting]
+
+    def in_drain(self) -> list[FlowJob]:
+        """Return the jobs that are being computed, oldest first."""
+        with self._changed:
+            return list(self._in_drain)
 
     def reports(self) -> list[JobReport]:
         """Return the last published jobs, oldest first."""
@@ -114,11 +120,15 @@ class JobQueue:
     def take(self, fits: Callable[[Sequence[FlowJob]], int]) -> list[FlowJob] | None:
         """Take as many prepared jobs as fit into a drain; None when the flow stops."""
         with self._changed:
-            return None if self.stopping else [self._ready.popleft() for _ in range(fits(self._ready))]
+            if self.stopping:
+                return None
+            self._in_drain = [self._ready.popleft() for _ in range(fits(self._ready))]
+            return self._in_drain
 
     def drained(self, jobs: list[FlowJob], result: Drained | Rebuilt) -> None:
         """Hand on what a drain made."""
         with self._changed:
+            self._in_drain = []
             self._done.append((jobs, result))
             self._changed.notify_all()
 

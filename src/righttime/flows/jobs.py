@@ -82,6 +82,15 @@ class JobReport:
 
 
 @dataclass(frozen=True, slots=True)
+class UnderWay:
+    """What a drain is computing: how many changes, for how long; of targets that are built anew, how many parts are done, and all."""
+
+    rows: int
+    seconds: float
+    parts: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FlowStatus:
     """One flow: whether it runs, what waits, how far it is, and its last jobs."""
 

@@ -19,7 +19,7 @@ from righttime.errors.flows import ExpectationFailed, FlowFailed, KeyTwice, Look
 from righttime.flows.content import TargetContent
 from righttime.flows.cutter import Cutter
 from righttime.flows.job_queue import JobQueue
-from righttime.flows.jobs import Drained, FlowJob, JobReport, fused
+from righttime.flows.jobs import Drained, FlowJob, JobReport, UnderWay, fused
 from righttime.flows.rebuild import Rebuilt, rebuild
 from righttime.flows.schedule import Schedule
 from righttime.flows.work import Work
@@ -127,6 +127,13 @@ class FlowRunner:
     def queue(self) -> list[FlowJob]:
         """Return the jobs that are cut and not published, oldest first, without those that are being computed."""
         return self._queue.jobs()
+
+    def under_way(self) -> UnderWay | None:
+        """Return what is being computed, None if nothing is."""
+        jobs, now_s = self._queue.in_drain(), self._with.catalyst.clock.monotonic_s()
+        if not jobs or self._queue.stopping:
+            return None
+        return UnderWay(sum(job.rows_in for job in jobs), now_s - jobs[0].marks.get("started", now_s), self.parts if jobs[0].rebuild else None)
 
     # -- draining ----------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from types import TracebackType
 
 from righttime.changes.durations import Duration, duration_us
 from righttime.errors.flows import FlowFailed
-from righttime.flows.jobs import JobReport
+from righttime.flows.jobs import JobReport, UnderWay
 from righttime.flows.manager import Flows
 from righttime.flows.runner import FlowRunner
 
@@ -38,6 +38,10 @@ class RunningFlow:
     def jobs(self) -> list[JobReport]:
         """Return the last jobs that were published, oldest first, with the seconds that each step took."""
         return self._runner.reports()
+
+    def _under_way(self) -> UnderWay | None:
+        """Return what is being computed, None if nothing is."""
+        return self._runner.under_way()
 
     def wait(self, *, timeout: Duration | None = None) -> None:
         """Return when the targets have all changes that had arrived when this was called; targets that are built anew are there, too.
