@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from righttime.cli import run
-from righttime.cli.console import PIPE_WIDTH, error_line, moment, seconds, share, size
+from righttime.cli.console import WIDE, error_line, moment, seconds, share, size
 from righttime.cli.sql import cell_text, json_value, unique_names
 from righttime.cli.status import show
 from righttime.errors import (
@@ -132,7 +132,7 @@ def test_a_status_fits_into_a_terminal(width: int) -> None:
 
 def test_a_status_in_a_pipe_has_one_line_for_each_flow_and_job() -> None:
     """Programs that read lines find all of a flow in one."""
-    shown = shown_status(PIPE_WIDTH)
+    shown = shown_status(WIDE)
     assert re.search(r"^sales +runs +item_dim, store_sales_by_class +2 +12,345 +3.50 s +2026-09-21 14:13:20.123", shown, re.MULTILINE)
     assert re.search(r"^ +7 +background .* 12,345 +6,789 +3 +12 ms +250 ms +12.30 s +40 ms +12.60 s +░", shown, re.MULTILINE)
 

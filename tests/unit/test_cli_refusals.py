@@ -54,6 +54,27 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("columns", [None, "80"], ids=["in a pipe", "in little room"])
+def test_a_receipt_is_never_cut_off(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str | None) -> None:
+    """Whoever reads a pipe gets each row in one line, whole; in little room what is long runs over several lines."""
+    monkeypatch.delenv("COLUMNS") if columns is None else monkeypatch.setenv("COLUMNS", columns)
+    source = "the-till-of-" + "-and-of-".join(f"house-{number}" for number in range(9))
+    with rt.open(tmp_path / "wh") as wh:
+        wh.create_table("sale", "sku INT")
+        with wh.producer(name=source) as load:
+            load.insert("sale", (1,))
+            load.commit(durability="log")
+        receipt = wh.read("sale").receipt
+
+    shown = terminal("receipt", "show", receipt.receipt_id, "-w", tmp_path / "wh").out
+
+    assert "…" not in shown
+    if columns is None:
+        assert re.search(rf"^{source} +1 at \S+ \S+ UTC +none known *$", shown, re.MULTILINE), shown
+    else:
+        assert max(map(len, shown.splitlines())) <= 80
+
+
 # -- what happens on the way --------------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,8 @@ from rich.text import Text
 from righttime.errors import RightTimeError
 from righttime.ledger.receipts import Receipt
 
-PIPE_WIDTH = 140
+WIDE = 140  # columns from which on long rows have room for all their values
+_PIPE_WIDTH = 1_000_000
 
 # Messages give the advice that Python code needs; here the way out is an option, a variable or a command.
 _ADVICE = (
@@ -36,19 +37,19 @@ _ADVICE = (
 )
 
 
-def out() -> Console:
-    """Return the console of standard output."""
-    return Console(highlight=False, width=_width(sys.stdout.isatty()))
+def out(*, pipe_width: int = _PIPE_WIDTH) -> Console:
+    """Return the console of standard output; what fills the whole width, as lines do, needs one for pipes."""
+    return Console(highlight=False, width=_width(sys.stdout.isatty(), pipe_width))
 
 
 def err() -> Console:
     """Return the console of standard error."""
-    return Console(stderr=True, highlight=False, width=_width(sys.stderr.isatty()))
+    return Console(stderr=True, highlight=False, width=_width(sys.stderr.isatty(), _PIPE_WIDTH))
 
 
-def _width(terminal: bool) -> int | None:
-    # In a pipe nobody sees the right edge: tables get room instead of rich's 80 columns.
-    return None if terminal or "COLUMNS" in os.environ else PIPE_WIDTH
+def _width(terminal: bool, pipe_width: int) -> int | None:
+    # A pipe has no right edge: whoever reads it gets every value whole, and each row in one line.
+    return None if terminal or "COLUMNS" in os.environ else pipe_width
 
 
 @contextmanager

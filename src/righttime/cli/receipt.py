@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from righttime.changes.position import Commit
-from righttime.cli.console import moment, out, plain, plain_table, seconds, staleness
+from righttime.cli.console import folded, moment, out, plain, plain_table, seconds, staleness
 from righttime.cli.options import AsJson, WarehousePath, reader, standard_input
 from righttime.client import Warehouse
 from righttime.errors import ReceiptForged, ReceiptUnknown
@@ -82,19 +82,19 @@ def _print_receipt(receipt: Receipt) -> None:
     sources = plain_table("source", "last commit inside", "first commit outside", title="\nCut")
     for cut in receipt.cut:
         sources.add_row(plain(cut.source), _commit(cut.last_inside), "none known" if cut.first_outside is None else _commit(cut.first_outside))
-    console.print(sources)
+    console.print(folded(sources))
     if receipt.streams:
         streams = plain_table("stream", "flow", "last commit inside", "first commit outside", title="\nCut of streams")
         for stream in receipt.streams:
             inside, outside = _stream_commit(stream.last_inside, "none"), _stream_commit(stream.first_outside, "none known")
             streams.add_row(plain(stream.stream), plain(stream.flow), inside, outside)
-        console.print(streams)
+        console.print(folded(streams))
     tables = plain_table(
         "table", "rows from memory", "rows from the warehouse", "version", title="\nTables", right=("rows from memory", "rows from the warehouse", "version")
     )
     for table in receipt.tables:
         tables.add_row(plain(table.name), f"{table.rows_hot:,}", f"{table.rows_stored:,}", str(table.version))
-    console.print(tables)
+    console.print(folded(tables))
 
 
 def _stream_commit(commit: StreamCommit | None, none: str) -> str:

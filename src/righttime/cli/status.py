@@ -13,7 +13,7 @@ import typer
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
-from righttime.cli.console import PIPE_WIDTH, folded, moment, out, plain, plain_table, seconds, share, size
+from righttime.cli.console import WIDE, folded, moment, out, plain, plain_table, seconds, share, size
 from righttime.cli.flows import flows_of, jobs_of
 from righttime.cli.options import AsJson, WarehousePath, reader
 from righttime.ledger.sqlite import Loss
@@ -31,8 +31,8 @@ def status(warehouse: WarehousePath = ".", as_json: AsJson = False) -> None:
 
 
 def show(console: Console, found: Status, losses: list[Loss]) -> None:
-    """Print a status; where there is less room than in a pipe, long rows are stacked and long names folded."""
-    narrow = console.width < PIPE_WIDTH
+    """Print a status; in a terminal with little room, long rows are stacked and long names folded."""
+    narrow = console.width < WIDE
     parts = _parts(found, losses, narrow=narrow)
     console.print(Group(*(folded(part) if narrow and isinstance(part, Table) else part for part in parts)))
 

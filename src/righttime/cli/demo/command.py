@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from righttime.cli.console import err, out, plain
+from righttime.cli.console import WIDE, err, out, plain
 from righttime.cli.demo import display
 from righttime.cli.demo.stage import Result, Stage
 from righttime.client import open
@@ -34,7 +34,7 @@ def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary folder.")] = False,
 ) -> None:
     """Open a shop: three loaders, four readers, every answer with a receipt that verifies. About a minute."""
-    console = out()
+    console = out(pipe_width=WIDE)
     with _place(folder, keep=keep) as place:
         console.print(f"Writing to {plain(place)}{'' if folder or keep else ' (removed at the end; --keep keeps it)'}", soft_wrap=True)
         verbose = context.parent is not None and bool(context.parent.params.get("verbose") or context.parent.params.get("log_json"))
