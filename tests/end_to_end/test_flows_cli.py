@@ -153,8 +153,11 @@ def test_the_feed_goes_where_the_project_says(shop: Path, tmp_path: Path) -> Non
     assert "appended 2 purchases" in fed.stdout, fed.stderr
     assert (shop / "elsewhere" / "ledger.db").exists()
 
+    with rt.open(shop / "elsewhere"):  # as `righttime run --keep` has it
+        locked = run_warm(str(shop / "feed.py"), "2", cwd=tmp_path)
+    assert locked.returncode == 1 and locked.stderr.startswith("error [warehouse.locked]") and "feed.py 20 righttime://" in locked.stderr, locked.stderr
     file.write_text("wait_s = -1\n" + file.read_text())
-    assert "BadSetting: Setting 'wait_s'" in run_warm(str(shop / "feed.py"), "2", cwd=tmp_path).stderr
+    assert run_warm(str(shop / "feed.py"), "2", cwd=tmp_path).stderr.startswith("error [setting.bad] Setting 'wait_s'")
 
 
 def test_a_dry_run_shows_everything_and_makes_nothing(terminal: Terminal, shop: Path, tmp_path: Path) -> None:

@@ -339,6 +339,24 @@ def test_an_init_into_a_folder_that_has_some_of_it_names_the_folder(terminal: Te
     assert f"Nothing was written to {tmp_path}, because of what is there already: README.md. Choose another folder" in ended.err
 
 
+def test_a_project_that_was_never_run_says_what_makes_its_warehouse(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is there, and when its streams are fed and no table is made yet; who names the warehouse itself learns that there is none."""
+    write(tmp_path, a=copy("first"))
+    for words in (["status"], ["sql", "SELECT * FROM first_copy"], ["explain", "SELECT 1 FROM t"], ["receipt", "list"], ["materialize"]):
+        new = terminal(*words, "-w", tmp_path)
+        assert new.err.startswith(f"error [warehouse.not_yet] The project in {tmp_path} has no warehouse yet: {tmp_path}/warehouse is made"), new.err
+        assert "`righttime run`" in new.err and new.code == 1
+    monkeypatch.chdir(tmp_path)
+    assert terminal("status").err.startswith(f"error [warehouse.not_yet] The project in {tmp_path} has")
+    assert terminal("status", "-w", tmp_path / "warehouse").err.startswith("error [warehouse.not_one]")
+
+    with rt.open(tmp_path / "warehouse") as wh:
+        wh.create_stream("s", "id INT")
+    assert "No tables yet: `righttime run` makes those" in terminal("status").out
+    asked = terminal("sql", "SELECT * FROM first_copy")
+    assert "error [table.unknown]" in asked.err and "tables of flows are made by `righttime run`" in asked.err and "create_table" not in asked.err
+
+
 def test_flows_in_a_cycle_are_not_blamed_for_what_they_read(terminal: Terminal, tmp_path: Path) -> None:
     """That there is no stream of the name follows from the cycle; without a flow to look at, no Spark is started."""
     reader = "import righttime as rt\n{0} = rt.Flow('{0}')\n{0}.stream('{1}').into('{2}', keys=['id'])\n"

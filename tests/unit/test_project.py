@@ -1,5 +1,6 @@
 """Projects: what a folder with `righttime.toml` declares, and what is said when something in it is wrong."""
 
+import ast
 import pickle
 import re
 import sys
@@ -9,6 +10,7 @@ import pytest
 from pyspark.serializers import CloudPickleSerializer
 
 import righttime as rt
+import righttime.cli
 from righttime.cli.dry_run import declared_for
 from righttime.cli.flows import progress_line, timeline
 from righttime.errors import BadSetting
@@ -195,6 +197,19 @@ def test_a_wrong_declaration_of_a_stream_points_at_its_line() -> None:
         assert caught.value.context["origin"].file == __file__
     with pytest.raises(BadDeclaration, match=rf"declared otherwise at {re.escape(str(declared_at(flow, 'line')))}"):
         flow.stream("line", "id INT, more INT")
+
+
+def test_a_written_project_uses_what_the_reference_names() -> None:
+    """Programs of users begin as copies of it: it imports nothing of ours that is internal."""
+    programs = [path.read_text(encoding="utf-8") for path in (Path(righttime.cli.__file__).parent / "template").rglob("*.py")]
+    imported = {
+        name
+        for program in programs
+        for node in ast.walk(ast.parse(program))
+        for name in ([node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names] if isinstance(node, ast.Import) else [])
+        if name is not None and name.partition(".")[0] == "righttime"
+    }
+    assert imported == {"righttime", "righttime.errors"}
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ _ADVICE = (
     ("which read_only=True does not need", "which commands that only read (sql, status, receipt) do not need"),
     ("Materialize (commit(materialize=True) or Warehouse.materialize)", "Materialize (`righttime materialize`)"),
     ("Warehouse.losses() names what is lost", "`righttime status` names what is lost"),
+    ("Create it with create_table, or correct the name", "Correct the name; tables of flows are made by `righttime run`"),
     ("with refresh=True", "with `righttime run --refresh {flow}`"),
 )
 

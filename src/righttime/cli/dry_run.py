@@ -16,7 +16,7 @@ from rich.console import RenderableType
 
 from righttime.changes.schema import TableSchema
 from righttime.cli.console import busy, err, error_line, moment, out, plain, plain_table
-from righttime.cli.options import ProjectPath, project_at, reader
+from righttime.cli.options import ProjectPath, is_new, project_at, reader
 from righttime.cli.steps import detail
 from righttime.client import Warehouse
 from righttime.errors import BadProject, FlowCycle, NameTaken, NotAWarehouse, RightTimeError
@@ -100,7 +100,7 @@ def refuse(problems: Sequence[RightTimeError]) -> None:
 
 def look(project: Project) -> Known:
     """Look at the warehouse of a project; one that is not there yet has nothing."""
-    if "://" not in project.warehouse and _is_new(Path(project.warehouse)):
+    if is_new(project.warehouse):
         return Known()
     try:
         with reader(project.warehouse) as wh:
@@ -121,13 +121,6 @@ def _fingerprints(wh: Warehouse) -> dict[str, str]:
     with wh._engine.reading() as parts:
         sources = parts.catalyst.head
         return {entry.name: entry.generation(sources.source(entry.source).last.number).fingerprint for entry in Catalogue(wh.path / "flows").entries()}
-
-
-def _is_new(folder: Path) -> bool:
-    try:
-        return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    except OSError:
-        return False  # whoever opens it says why it cannot be looked into
 
 
 def _analysed(flow: Flow, project: Project, known: Known, child: SparkSession) -> Analysed:

@@ -16,7 +16,7 @@ import typer
 from righttime.changes.clock import SystemClock
 from righttime.cli.console import err
 from righttime.client import Warehouse, open
-from righttime.errors.flows import NoProject
+from righttime.errors import NoProject, NotAWarehouse, NoWarehouseYet
 from righttime.flight.warehouse import is_service
 from righttime.project import Project, load_project, warehouse_of
 
@@ -73,15 +73,34 @@ def checked_text(text: str) -> str:
 
 def reader(path: str) -> Warehouse:
     """Open a warehouse to read it, also while another process writes to it."""
-    path = _warehouse(path)
     # A service answers readers and writers alike; what a handle may do there is a matter of its token.
-    return open(path) if is_service(path) else open(path, create=False, read_only=True)
+    return open(path) if is_service(path) else _existing(path, read_only=True)
+
+
+def _existing(path: str, *, read_only: bool = False) -> Warehouse:
+    """Open a warehouse that is there; of a project that is new, say that there is none yet."""
+    place = _warehouse(path)
+    try:
+        return open(place, create=False, read_only=read_only)
+    except NotAWarehouse as error:
+        if place != path and (error.context.get("nothing_there") or is_new(place)):
+            raise NoWarehouseYet(project=Path(path).expanduser().absolute(), path=place) from error
+        raise
+
+
+def is_new(place: str) -> bool:
+    """Tell whether nothing is there yet, so that a warehouse can be made."""
+    folder = Path(place)
+    try:
+        return "://" not in place and (not folder.exists() or (folder.is_dir() and not any(folder.iterdir())))
+    except OSError:
+        return False  # whoever opens it says why it cannot be looked into
 
 
 def writer(path: str) -> Warehouse:
     """Open an existing warehouse to change it; say what a crash before this has cost, since opening is what finds it."""
     begun_us = SystemClock().now_us()
-    warehouse = open(_warehouse(path), create=False)
+    warehouse = _existing(path)
     for loss in warehouse.losses():
         if loss.found_us >= begun_us:
             commits = f"commit {loss.first}" if loss.first == loss.last else f"commits {loss.first} to {loss.last}"

@@ -19,6 +19,8 @@ from righttime.cli.options import AsJson, WarehousePath, reader
 from righttime.ledger.sqlite import Loss
 from righttime.status import Status
 
+_NO_TABLES = ("No tables yet.", "No tables yet: `righttime run` makes those of a project's flows, and loads what the streams below have.")
+
 
 def status(warehouse: WarehousePath = ".", as_json: AsJson = False) -> None:
     """Show tables, rows in memory and stored, lag, bounds used, producers, flows with their last jobs, streams, and losses."""
@@ -45,7 +47,7 @@ def _parts(found: Status, losses: list[Loss], *, narrow: bool) -> list[Renderabl
     head = f"[bold]{plain(found.path)}[/]  state {found.state:,}"
     if found.writer is not None:
         head += f", open for writing in process {found.writer}: shown is what it has made durable"
-    parts: list[RenderableType] = [head, "", tables_of(found) if found.tables else "No tables yet.", "", _bounds(found)]
+    parts: list[RenderableType] = [head, "", tables_of(found) if found.tables else _NO_TABLES[bool(found.streams)], "", _bounds(found)]
     if found.producers:
         parts += ["", producers_of(found)]
     if found.flows:

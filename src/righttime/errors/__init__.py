@@ -92,6 +92,7 @@
     │   └── ProducerClosed       producer.closed
     ├── WarehouseError           the folder or one of its tables cannot be used
     │   ├── NotAWarehouse        warehouse.not_one
+    │   │   └── NoWarehouseYet   warehouse.not_yet
     │   ├── WarehouseNewer       warehouse.newer
     │   ├── WarehouseLocked      warehouse.locked        (retryable)
     │   ├── WarehouseClosed      warehouse.closed
@@ -252,6 +253,7 @@ from righttime.errors.warehouses import (
     ForeignCommit,
     JavaMissing,
     NotAWarehouse,
+    NoWarehouseYet,
     OtherDatabase,
     ReferenceBroken,
     RightsMissing,
@@ -328,6 +330,7 @@ __all__ = [
     "NameTaken",
     "NameTwice",
     "NoProject",
+    "NoWarehouseYet",
     "NotATable",
     "NotAWarehouse",
     "NotHere",

@@ -14,6 +14,13 @@ class NotAWarehouse(WarehouseError):
     code = "warehouse.not_one"
 
 
+class NoWarehouseYet(NotAWarehouse):
+    """The project in {project} has no warehouse yet: {path} is made by the first program that feeds its streams, or by `righttime run`.
+    Do one of them, then ask again."""
+
+    code = "warehouse.not_yet"
+
+
 class WarehouseNewer(WarehouseError):
     """{path} was written in format {found}, this version knows formats up to {known}. Install a newer righttime."""
 

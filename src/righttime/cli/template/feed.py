@@ -4,14 +4,14 @@ import os
 import random
 import sys
 import time
+import tomllib
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
 
 import righttime as rt
 from flows.sales import sales
-from righttime.errors.flows import RowExists
-from righttime.project import warehouse_of
+from righttime.errors import RowExists
 
 ITEMS = {1: ("pen", "office"), 2: ("ink", "office"), 3: ("tea", "kitchen"), 4: ("cup", "kitchen"), 5: ("atlas", "books")}
 STORES = ("Aalborg", "Brno", "Cork")
@@ -20,7 +20,7 @@ STORES = ("Aalborg", "Brno", "Cork")
 def main(count: int, warehouse: str | None = None) -> None:
     os.chdir(Path(__file__).parent)  # where righttime.toml is: it names the warehouse, and its settings count
     # While `righttime run --keep --listen` has it open, it is fed at that address.
-    with rt.open(warehouse or warehouse_of(Path.cwd()) or "warehouse") as wh:
+    with rt.open(warehouse or project_warehouse()) as wh:
         wh.create_streams(sales)
         try:
             wh.stream("item").insert([{"item_id": key, "title": title, "category": category} for key, (title, category) in ITEMS.items()])
@@ -32,6 +32,11 @@ def main(count: int, warehouse: str | None = None) -> None:
             last = sold[-1][0]
             wh.stream("line").update([{**last, "qty": last["qty"] + 1}])  # the till made a mistake
     print(f"appended {count} purchases with {sum(map(len, sold))} lines; nothing is loaded yet")
+
+
+def project_warehouse() -> str:
+    """Return the warehouse that righttime.toml names."""
+    return tomllib.loads(Path("righttime.toml").read_text(encoding="utf-8"))["project"].get("warehouse", "warehouse")
 
 
 def sell(wh: rt.Warehouse) -> list[dict]:
@@ -47,4 +52,10 @@ def sell(wh: rt.Warehouse) -> list[dict]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20, *sys.argv[2:3])
+    try:
+        main(int(sys.argv[1]) if len(sys.argv) > 1 else 20, *sys.argv[2:3])
+    except rt.WarehouseLocked as error:
+        listening = "righttime run --keep --listen 127.0.0.1:8815"
+        sys.exit(f"error [{error.code}] {error} Flows that are kept are fed where they listen: `{listening}`, `python feed.py 20 righttime://127.0.0.1:8815`.")
+    except rt.RightTimeError as error:
+        sys.exit(f"error [{error.code}] {error}")
