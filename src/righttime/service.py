@@ -33,7 +33,7 @@ from righttime.catalyst.shell import Catalyst
 from righttime.changes.clock import Clock, SystemClock, TimeAuthority
 from righttime.changes.interrupts import uninterrupted
 from righttime.changes.schema import TableSchema
-from righttime.errors import BadSetting, NotATable, WriterLost
+from righttime.errors import BadSetting, WriterLost
 from righttime.flows.manager import FlowParts, Flows
 from righttime.flows.taps import TapParts
 from righttime.foundation import Foundation, open_foundation
@@ -136,14 +136,9 @@ class Engine:
             own_query=self.consumer.sql,
             producers_changed=self._write_roster,
             check_storable=self.foundation.check_storable,
-            check_writable=self._refuse_unwritable,
+            check_writable=lambda table: self.catalyst.refuse_maintained(None, [table]),
+            is_stream=lambda name: self.consumer.is_stream(name),  # which is known when there are streams
         )
-
-    def _refuse_unwritable(self, table: str) -> None:
-        """Refuse what producers cannot load: tables that flows keep, and streams."""
-        self.catalyst.refuse_maintained(None, [table])
-        if table not in self.schemas and self.consumer.is_stream(table):
-            raise NotATable(table=table)
 
     def _wire_flows(self) -> None:
         """Flows, last: they use all other parts, and tell queries where their streams are cut."""

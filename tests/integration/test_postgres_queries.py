@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 import righttime as rt
-from righttime.errors import AnswerTooLarge, SqlFailedInDatabase, SqlRefused, UnknownTable, WarehouseClosed
+from righttime.errors import AnswerTooLarge, NotATable, SqlFailedInDatabase, SqlRefused, UnknownTable, WarehouseClosed
 from righttime.flight.server import FlightService
 from righttime.flight.warehouse import RemoteWarehouse
 from righttime.query import postgres_hot, postgres_queries
@@ -276,6 +276,9 @@ def test_a_query_that_fails_leaves_the_connection_usable(warehouse: rt.Warehouse
     for place in ("nowhere", "public.nowhere", "sale JOIN (WITH here AS (SELECT 1) SELECT * FROM here, nowhere) AS it ON true"):
         with pytest.raises(UnknownTable, match=r"no table '(public\.)?nowhere'; known tables: .*sale"):
             queries.sql(f"SELECT * FROM {place}")
+    warehouse.create_stream("visit", "id INT")
+    with pytest.raises(NotATable, match="'visit' is a stream"):
+        queries.sql("SELECT * FROM visit")
     assert rows(queries, "SELECT count(*) FROM sale") == [(2,)]
 
 

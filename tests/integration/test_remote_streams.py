@@ -329,6 +329,12 @@ def test_a_flow_of_the_service_takes_what_a_client_appends(tmp_path: Path, spark
 
 def test_a_stream_of_a_service_is_no_table_of_it(wh: RemoteWarehouse, line: Stream) -> None:
     """A client tells them apart as the service does."""
-    for use in (lambda: wh.sql(f"SELECT * FROM {line.name}"), lambda: wh.read(line.name), lambda: wh.schema(line.name)):
-        with pytest.raises(NotATable, match="is a stream, not a table"):
-            use()
+    with wh.producer() as load:
+        for use in (
+            lambda: wh.sql(f"SELECT * FROM {line.name}"),
+            lambda: wh.read(line.name),
+            lambda: wh.schema(line.name),
+            lambda: load.insert(line.name, {"id": 1, "qty": 1}),
+        ):
+            with pytest.raises(NotATable, match="is a stream, not a table"):
+                use()

@@ -25,6 +25,7 @@ from righttime.errors import (
     FlowFailed,
     FreshnessUnavailable,
     NameClaimed,
+    NotATable,
     NotAWarehouse,
     OperationRefused,
     ReceiptForged,
@@ -697,6 +698,14 @@ def maintained(service: FlightService, table: str, monkeypatch: pytest.MonkeyPat
         flow = engine.catalyst.maintain("flow.sales", (table,))
         flow.advance(engine.catalyst.authority.read_us())
     return flow
+
+
+def test_a_stream_of_a_member_is_no_table_of_the_group(wh: GroupWarehouse, pair: tuple[FlightService, FlightService]) -> None:
+    """Whichever catalyst has it."""
+    pair[1]._engine.flows.feed.streams.create("visit", "id INT")
+    for use in (lambda: wh.sql("SELECT * FROM sale, visit"), lambda: wh.read("visit"), lambda: wh.schema("visit")):
+        with pytest.raises(NotATable, match="'visit' is a stream"):
+            use()
 
 
 @pytest.mark.parametrize("tables", [["sale"], ["sale", "product"]], ids=["at one catalyst", "at two"])

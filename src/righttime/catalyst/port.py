@@ -98,11 +98,17 @@ def known_at_commit(table: str) -> None:
     """Refuse nothing: what flows keep is known where the catalyst is, which refuses it when it is committed."""
 
 
+def nothing_is(name: str) -> bool:
+    """Know of no stream."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Port:
     """What a producer works with; put together by the service, or by the client of one.
 
-    `check_storable` refuses values that fit the table and that its store could never hold, `check_writable` tables that a flow keeps.
+    `check_storable` refuses values that fit the table and that its store could never hold, `check_writable` tables that a flow keeps. `is_stream`
+    tells of a name that no table has whether a stream has it.
     """
 
     schemas: Mapping[str, TableSchema]
@@ -116,6 +122,7 @@ class Port:
     producers_changed: Callable[[], None]
     check_storable: CheckStorable = anything_goes
     check_writable: Callable[[str], None] = known_at_commit
+    is_stream: Callable[[str], bool] = nothing_is
 
 
 def checked_source(name: object) -> str:

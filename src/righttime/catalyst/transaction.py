@@ -98,7 +98,7 @@ class OpenTransaction:
     def _open_buffer(self, table: str) -> Buffer:
         schema = self._with.schemas.get(str(table).lower())
         if schema is None:
-            raise UnknownTable(table=table, known=", ".join(sorted(self._with.schemas)) or "none")
+            raise UnknownTable.among(table, self._with.schemas, is_stream=self._with.is_stream(str(table).lower()))
         check = self._with.check_storable
         return self._buffers.setdefault(schema.name, Buffer(RowEncoder(schema, check), OperationHolder(schema, check)))
 

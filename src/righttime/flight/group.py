@@ -83,6 +83,7 @@ class GroupWarehouse(ServiceHandle):
         snapshots: Any = GroupSnapshots(self._members, self._clock)
         self._consumer = RemoteConsumer(snapshots, None, self._spark, schemas=self._schemas, views=self._views, settings=settings)  # type: ignore[arg-type]
         self._consumer.verifier = self.verify
+        self._consumer.is_stream = self._members.is_stream
 
     # -- declarations ------------------------------------------------------------------------------------------------
 

@@ -153,8 +153,12 @@ class Members:
         """Return the owner of a table, or raise `UnknownTable`."""
         found = self.find(str(table).lower())
         if found is None:
-            raise UnknownTable(table=table, known=", ".join(sorted(name for member in self.all for name in member.tables)) or "none")
+            raise UnknownTable.among(table, [name for member in self.all for name in member.tables], is_stream=self.is_stream(str(table).lower()))
         return found
+
+    def is_stream(self, name: str) -> bool:
+        """Tell whether one of the catalysts has a stream of this name."""
+        return any(name in member.warehouse.streams() for member in self.all)
 
     def by_owner(self, tables: Sequence[str]) -> dict[Member, list[str]]:
         """Return tables by their owners, these in the order of the group."""

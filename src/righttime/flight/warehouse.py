@@ -155,6 +155,7 @@ class RemoteWarehouse(ServiceHandle):
             own_query=self._consumer.sql,
             producers_changed=lambda: None,
             check_storable=check_storable if hello.text("values") == "postgresql" else anything_goes,
+            is_stream=self._consumer.is_stream,
         )
 
     def _open_database(self, database: str) -> DatabaseQueries:

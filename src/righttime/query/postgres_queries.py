@@ -172,7 +172,7 @@ class PostgresQueries(SqlAnswers):
                 raise RightsMissing(path=self._address.name, step="answer the query", reason=reason) from error
             unknown = self._unknown(statement, reason) if isinstance(error, psycopg.errors.UndefinedTable) else None
             if unknown is not None:
-                raise UnknownTable(table=unknown, known=", ".join(sorted([*self._schemas, *self._views])) or "none") from error
+                raise UnknownTable.among(unknown, [*self._schemas, *self._views], is_stream=self._consumer.is_stream(unknown)) from error
             raise SqlFailedInDatabase(tables=", ".join(sorted(tables)) or "no table", reason=reason) from error
 
     def _unknown(self, statement: PostgresStatement, reason: str) -> str | None:
