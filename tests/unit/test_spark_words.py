@@ -1,9 +1,12 @@
 """Reasons of Spark as users read them."""
 
 import pytest
+from py4j.protocol import Py4JError
 
 from righttime.errors import BadExpression, SqlFailed, StepFailed, TooManyDeadLetters
 from righttime.errors.spark_words import in_short
+from righttime.pipeline.careful import reason_of
+from righttime.pipeline.translate import translated
 
 ANSI = 'If necessary set "spark.sql.ansi.enabled" to "false" to bypass this error.'
 SAID = {
@@ -80,3 +83,23 @@ def test_errors_of_flows_and_queries_give_the_short_reason() -> None:
     assert f"the last at sales.py:3: {short}. Nothing" in str(TooManyDeadLetters(bound=5, jobs="1", **flow))
     failed = SqlFailed(tables="sale", reason=said, condition="DIVIDE_BY_ZERO")
     assert (str(failed), failed.context["condition"]) == (f"Spark could not run the query over sale: {short}. Correct the query.", "DIVIDE_BY_ZERO")
+
+
+def _of_call(number: int, *, awaited: bool) -> Py4JError:
+    """An error as Spark raises it for `parse_json`, `from_json` and others, of which PySpark knows no class of its own."""
+    wait = "org.apache.spark.SparkException: Exception thrown in awaitResult: \n\tat org.apache.spark.Wait.get(Wait.scala:7)\nCaused by: " if awaited else ""
+    told = "org.apache.spark.SparkException: [MALFORMED_RECORD_IN_PARSING] Malformed records are detected: bad.\nParse Mode: FAILFAST.  SQLSTATE: 22023"
+    trace = "\n\tat com.fasterxml.jackson.Parser.go(Parser.java:1)\nCaused by: com.fasterxml.jackson.JsonParseException: Unrecognized token"
+    return Py4JError(f"An error occurred while calling o{number}.getResult.\n: {wait}{told}{trace}")
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+def test_a_call_to_java_that_fails_has_the_same_reason_each_time(awaited: bool) -> None:
+    """What went wrong, not the call, which has a number: a row that fails when it goes is the dead letter that came."""
+    reasons = {reason_of(_of_call(number, awaited=awaited)) for number in (392, 641)}
+
+    assert {in_short(reason) for reason in reasons} == {"malformed records are detected: bad. Parse Mode: FAILFAST"}
+    assert len(reasons) == 1
+    with pytest.raises(SqlFailed) as failed, translated(["sale"]):
+        raise _of_call(7, awaited=awaited)
+    assert failed.value.context["reason"] == "malformed records are detected: bad. Parse Mode: FAILFAST"

@@ -11,6 +11,8 @@ from typing import Any
 _SPARKS = re.compile(r"^\[[A-Z][A-Z0-9_.]+\] |SQLSTATE: \w{5}\b")
 _CLASS = re.compile(r"^(?:Job aborted due to stage failure: .*?\(TID \d+\) \(.*?\): )?(?:(?:org\.apache|java|javax|scala)\.[\w.$]+: )+")
 _TRACE = re.compile(r"\s+at (?:org\.apache|java|javax|scala|jdk|py4j)\.[\w.$/]+\(.*", re.DOTALL)
+# A call to Java, which has another number each time, and the thread that waited for the one in which something went wrong.
+_CALL = re.compile(r"^An error occurred while calling \S+\s+: (?:[\w.]+: Exception thrown in awaitResult:.*?\nCaused by: )?", re.DOTALL)
 
 # In the order in which they are applied; ANSI mode cannot be switched off here, so nobody is advised to.
 _SHORTER = tuple(
@@ -33,6 +35,12 @@ _SHORTER = tuple(
         (r"A column, variable, or function parameter with name `(.*?)` cannot be resolved\.", r"there is no column \1."),
     )
 )
+
+
+def told_by_java(said: str) -> str:
+    """Return what went wrong in Java, of the text in which a call to it says that it failed; other texts stay as they are."""
+    call = _CALL.match(said)
+    return said if call is None else said[call.end() :].split("\n\tat ", 1)[0]
 
 
 def without_task(reason: str) -> str:

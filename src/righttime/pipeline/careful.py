@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from righttime.errors.flows import StepFailed
-from righttime.errors.spark_words import without_task
+from righttime.errors.spark_words import told_by_java, without_task
 from righttime.pipeline.again import image_of
 from righttime.pipeline.collecting import TooMuchOutput, bounded, collect
 from righttime.pipeline.failed import DeadLetter, FailedRows
@@ -133,7 +133,7 @@ def reason_of(error: Exception) -> str:
         below = inner.rpartition('\n  File "')[2].splitlines()[1:]
         text = "\n".join(dropwhile(lambda line: line.startswith(" ") or not line.strip(), below)) or text
     else:
-        text = text.split("\nJVM stacktrace", 1)[0].split("== SQL", 1)[0].split("== DataFrame", 1)[0]
+        text = told_by_java(text).split("\nJVM stacktrace", 1)[0].split("== SQL", 1)[0].split("== DataFrame", 1)[0]
     # What differs from task to task goes before anything is cut off: the row comes in one and goes in another, for the same reason.
     text = without_task(" ".join(text.split())).replace("\0", "\\u0000")  # a value is quoted as it is, and not every store holds that
     return text if len(text) <= _REASON_MAX else f"{text[: _REASON_MAX - 3]}..."

@@ -10,11 +10,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 
 from righttime.errors import SqlFailed
+from righttime.errors.spark_words import told_by_java, without_task
 
 _REASON_MAX = 500
 _translating: ContextVar[bool] = ContextVar("translating", default=False)
@@ -47,10 +48,8 @@ def translated(tables: Sequence[str]) -> Iterator[None]:
             yield
     except PySparkException as error:
         raise SqlFailed(tables=_named(tables), reason=_short(error.getMessage() or str(error)), condition=error.getCondition() or "") from error
-    except Py4JJavaError as error:
-        raise SqlFailed(tables=_named(tables), reason=_short(str(error.java_exception)), condition="") from error
     except Py4JError as error:
-        raise SqlFailed(tables=_named(tables), reason=_short(str(error)), condition="") from error
+        raise SqlFailed(tables=_named(tables), reason=_short(without_task(told_by_java(str(error)))), condition="") from error
 
 
 def _named(tables: Sequence[str]) -> str:
