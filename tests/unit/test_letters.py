@@ -118,5 +118,39 @@ def test_all_rows_that_pass_are_counted_though_they_had_failed_for_different_rea
     assert book.again(None, job=3).passed(DEAD_LETTERS.empty_table()) == 2
 
 
+def test_a_letter_has_the_job_in_which_it_came_after_a_restart_too() -> None:
+    """Not the last one that changed it, nor the one up to which its state was summed up."""
+    book = LetterBook("sales", {}, letters_max=5)
+    _, kept = book.take(failed((2, 1, "{}"), (5, 1, "{}")), {}, {})
+    firsts = book.kept_firsts()
+    reopened = LetterBook("sales", {}, letters_max=5)
+    reopened.load(kept.set_column(kept.schema.get_field_index("_job"), "_job", pa.array([9] * len(kept))))
+    reopened.load_firsts(firsts)
+
+    lines, _ = reopened.take(failed((11, -1, "{}"), (12, -1, "{}"), (13, 1, "{}")), {}, {})
+
+    assert [(line["_op"], line["times"], line["job"]) for line in lines[11].to_pylist()] == [("update", 1, 2)]
+    net = pa.concat_tables([firsts, reopened.kept_firsts()]).group_by("first").aggregate([("_w", "sum")]).to_pylist()
+    assert net == [{"first": 2, "_w_sum": 0}, {"first": 13, "_w_sum": 1}], "summed up, it is no more than the letters"
+
+
+def test_a_letter_goes_with_its_row_though_the_row_fails_for_another_reason_then() -> None:
+    """What a function raises may have an address in it, or the time: the letter stayed, and one with `times` -1 came beside it."""
+    about = {"step": "02_apply", "origin": "f.py:1", "image": image(1)}
+    rows = [(1, 1, '{"k":1}', "0x1"), (1, 1, '{"k":2}', "0x2"), (2, -1, '{"k":1}', "0x3"), (3, -1, '{"k":3}', "0x4"), (3, 1, '{"k":3}', "0x5")]
+    book = LetterBook("sales", {}, letters_max=5)
+
+    lines, kept = book.take(
+        pa.Table.from_pylist([{**about, "job": job, "weight": weight, "row": row, "reason": f"no {at}"} for job, weight, row, at in rows], DEAD_LETTERS), {}, {}
+    )
+
+    shown = [(job, line["_op"], line["row"], line["reason"]) for job, table in lines.items() for line in table.to_pylist()]
+    assert sorted(shown) == [(1, "insert", '{"k":1}', "no 0x1"), (1, "insert", '{"k":2}', "no 0x2"), (2, "delete", '{"k":1}', "no 0x1")]
+    reopened = LetterBook("sales", {}, letters_max=5)
+    reopened.load(kept)
+    reopened.load_images(book.kept_images())
+    assert [letter.reason for letter in reopened._letters.values()] == ["no 0x2"] and len(reopened.again(None, job=4).letters) == 1
+
+
 def image(k: int) -> bytes:
     return image_of(pa.table({"k": [k], "_job": [1], "_w": [1]}))

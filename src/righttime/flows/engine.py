@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from righttime.changes.faults import CrashPoint, reach
 from righttime.flows.inputs import inputs_of, spans_in, tables_in
 from righttime.flows.jobs import FlowJob
-from righttime.flows.letters import IMAGES, PART, STEP, LetterBook
+from righttime.flows.letters import FIRSTS, IMAGES, PART, STEP, LetterBook
 from righttime.pipeline.again import Again
 from righttime.pipeline.analysis import Analysed
 from righttime.pipeline.collecting import TooMuchOutput
@@ -82,9 +82,10 @@ class DrainEngine:
         kept = self._states.frame(spark.child(), STEP, PART)
         if kept is not None:
             self._letters.load(kept.toArrow())
-        images = self._states.table(STEP, IMAGES)
-        if images is not None:
-            self._letters.load_images(images)
+        for part, load in ((FIRSTS, self._letters.load_firsts), (IMAGES, self._letters.load_images)):
+            rows = self._states.table(STEP, part)
+            if rows is not None:
+                load(rows)
 
     def drain(self, jobs: Sequence[FlowJob]) -> Drained:
         """Compute what these jobs do, in one Spark job, and keep the state they leave. Only the first may have dead letters to try again."""
@@ -103,7 +104,7 @@ class DrainEngine:
             failed = retried.with_them(failed)
         try:
             letters, kept = self._letters.take(failed, result.targets, {job.number: job.part_of for job in jobs if job.part_of is not None})
-            noted = {(STEP, PART): kept, (STEP, IMAGES): self._letters.kept_images()}
+            noted = {(STEP, PART): kept, (STEP, IMAGES): self._letters.kept_images(), (STEP, FIRSTS): self._letters.kept_firsts()}
             self._states.append(numbers[0], numbers[-1], {**result.states, **{name: rows for name, rows in noted.items() if rows.num_rows}})
         except BaseException:
             result.close()

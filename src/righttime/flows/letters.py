@@ -24,9 +24,10 @@ from righttime.pipeline.failed import DEAD_LETTERS, DeadLetter
 from righttime.pipeline.filed import Lines, jobs_of, lines_of
 
 STEP = "dead_letters"
-PART, IMAGES = "letters", "images"
+PART, IMAGES, FIRSTS = "letters", "images", "first_jobs"
 _COLUMNS = "id STRING NOT NULL, step STRING, line STRING, reason STRING, row STRING, times BIGINT, job BIGINT"
 _IMAGES = pa.schema([("id", pa.string()), ("image", pa.binary()), ("_job", pa.int64()), ("_w", pa.int64())])
+_FIRSTS = pa.schema([("id", pa.string()), ("first", pa.int64()), ("_job", pa.int64()), ("_w", pa.int64())])
 _STATE = pa.schema([("step", pa.string()), ("line", pa.string()), ("reason", pa.string()), ("row", pa.string()), ("_job", pa.int64()), ("_w", pa.int64())])
 
 
@@ -84,6 +85,7 @@ class LetterBook:
         self._letters: dict[str, Letter] = {}
         self._images: dict[str, Counter[bytes]] = {}  # of letters that can be tried again
         self._images_kept: list[dict[str, Any]] = []
+        self._firsts_kept: list[dict[str, Any]] = []
 
     def __len__(self) -> int:
         return len(self._letters)
@@ -94,6 +96,17 @@ class LetterBook:
             if row["_w_sum"]:
                 letter = Letter(row["step"], row["line"], row["reason"], row["row"], row["_w_sum"], row["_job_max"])
                 self._letters[self._id(letter)] = letter
+
+    def load_firsts(self, state: pa.Table) -> None:
+        """Begin with the jobs in which letters came; call it after `load`. What was kept before these were has the last job that changed it."""
+        for row in state.group_by(["id", "first"]).aggregate([("_w", "sum")]).to_pylist():
+            if row["_w_sum"] > 0 and row["id"] in self._letters:
+                self._letters[row["id"]] = replace(self._letters[row["id"]], job=row["first"])
+
+    def kept_firsts(self) -> pa.Table:
+        """Return in which jobs letters of the last drain came and which went with it, to keep as state: that of other rows is summed up over all jobs."""
+        rows, self._firsts_kept = self._firsts_kept, []
+        return pa.Table.from_pylist(rows, schema=_FIRSTS)
 
     def load_images(self, state: pa.Table) -> None:
         """Begin with the images that earlier drains left."""
@@ -135,15 +148,18 @@ class LetterBook:
         for number in sorted(jobs):
             before = dict(self._letters)
             self._take_away(targets, number)
-            for row in rows:
-                if row["job"] == number:
-                    letter = self._worded(Letter(row["step"], row["origin"], row["reason"], row["row"], row["weight"], parts_of.get(number, number)))
-                    self._apply(letter)
-                    self._note_image(letter, row.get("image"), number)
+            # First what comes: what goes is among it, or was there before.
+            for row in sorted((row for row in rows if row["job"] == number), key=lambda row: row["weight"] < 0):
+                letter = self._worded(Letter(row["step"], row["origin"], row["reason"], row["row"], row["weight"], parts_of.get(number, number)))
+                self._apply(letter)
+                self._note_image(letter, row.get("image"), number)
             changed = [(name, before.get(name), self._letters.get(name)) for name in before.keys() | self._letters.keys()]
             changed = [(name, old, new) for name, old, new in changed if old != new]
             kept += [_state(old, -old.times, number) for _, old, _ in changed if old is not None]
             kept += [_state(new, new.times, number) for _, _, new in changed if new is not None]
+            for name, old, new in changed:
+                if old is None or new is None or old.job != new.job:
+                    self._firsts_kept += [{"id": name, "first": one.job, "_job": number, "_w": w} for one, w in ((old, -1), (new, 1)) if one is not None]
             if changed:
                 lines[number] = pa.Table.from_pylist([_line(*one, number) for one in changed], schema=schema)
         if len(self._letters) > self._letters_max:
@@ -168,8 +184,17 @@ class LetterBook:
             del self._images[name]
 
     def _worded(self, letter: Letter) -> Letter:
-        """Return the letter with its reason in short, unless it is known by a long one: the first version kept these, and it is the same letter."""
-        return letter if self._id(letter) in self._letters else replace(letter, reason=in_short(letter.reason))
+        """Return the letter with its reason in short, unless it is known by a long one: the first version kept these, and it is the same letter.
+
+        A row that goes has the reason that it came with, whatever it fails for now: what a function raises may have an address or a time in it.
+        """
+        if self._id(letter) in self._letters:
+            return letter
+        short = replace(letter, reason=in_short(letter.reason))
+        if letter.times > 0 or letter.step in self._keys or self._id(short) in self._letters:
+            return short
+        came = next((one for one in self._letters.values() if (one.step, one.row) == (letter.step, letter.row) and one.times > 0), short)
+        return replace(letter, reason=came.reason)
 
     def _held(self) -> set[str]:
         """Return the steps into tables that have letters."""
