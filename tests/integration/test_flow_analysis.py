@@ -133,6 +133,19 @@ WRONG: dict[str, tuple[str, Callable[[Flow], Any]]] = {
     "no condition": ("flow.type", lambda flow: counted(flow.stream("line").where("qty + 1"))),
     "keys of other types": ("flow.type", lambda flow: counted(flow.stream("line").join(flow.stream("item"), on={"purc_id": "item_id"}))),
     "sum of text": ("flow.type", lambda flow: flow.stream("line").aggregate(by="item_id", n="sum(item_id)").into("t", keys=["item_id"])),
+    **{
+        f"{kind} between steps": ("flow.type", lambda flow, value=value: counted(flow.stream("item").derive(x=value).where("x IS NULL")))
+        for kind, value in {
+            "nothing": "NULL",
+            "a list of nothing": "array()",
+            "days": "make_dt_interval(1)",
+            "months": "named_struct('of', make_ym_interval(1))",
+            "both": "make_interval(1)",
+            "time of day": "map(1, TIME '12:00:00')",
+            "variant": "parse_json(name)",
+        }.items()
+    },
+    "variant in a measure": ("flow.type", lambda flow: flow.stream("item").aggregate(by="item_id", n="count(parse_json(name))").into("t", keys=["item_id"])),
     "map as key": ("flow.type", lambda flow: counted(flow.stream("line").distinct())),
     "too wide for the table": ("flow.columns_fixed", lambda flow: flow.stream("line").aggregate(by="item_id", n="sum(price)").into("t", keys=["item_id"])),
     "additive text": ("flow.type", lambda flow: flow.stream("item").select("item_id", n="name").into("t", keys=["item_id"], additive=["n"])),

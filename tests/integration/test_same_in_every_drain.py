@@ -3,6 +3,7 @@
 import datetime as dt
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from righttime.flows.letters import LetterBook
 from righttime.pipeline.flow import Flow, Step
 from righttime.pipeline.operators.query import Reach
 from righttime.pipeline.spark import SparkOwner
+from righttime.pipeline.states import StateStore
 from tests.support.flows import Bench, MemoryStates, Row, dead_letters
 from tests.support.signed_histories import session
 
@@ -271,3 +273,24 @@ def test_state_of_a_step_that_a_history_reads_too_comes_to_nothing(child: SparkS
         rows = [column for column in table.column_names if column not in ("_job", "_w")]
         assert not [column for column in rows if column.startswith("_")], name
         assert set(table.group_by(rows).aggregate([("_w", "sum")])["_w_sum"].to_pylist()) == {0}
+
+
+def test_a_null_struct_is_kept_and_sifted_as_one(child: SparkSession, tmp_path: Path) -> None:
+    """Though its fields cannot be null: neither in state, nor beside rows that fail."""
+    flow = Flow("structs")
+    flow.stream("s").derive(x="if(a = 0, NULL, named_struct('a', a))").where("8 / b > 0").select("id", "x", "b").distinct().select(
+        "id", n="x.a", none="x IS NULL"
+    ).into("t", keys=["id"])
+    columns = "id INT NOT NULL, a INT NOT NULL, b INT NOT NULL"
+    bench = Bench(flow, child, streams={"s": (columns, ["id"])}, tables={"t": ("id INT, n INT, none BOOLEAN", ["id"])})
+    bench.states = StateStore(tmp_path, bench.analysed.fingerprint)
+    bench.put("s", 1, {"id": 1, "a": 0, "b": 1}, {"id": 2, "a": 7, "b": 1})
+    bench.put("s", 2, {"id": 1, "a": 0, "b": 2}, {"id": 2, "a": 7, "b": 0}, {"id": 3, "a": 0, "b": 1})
+
+    found = [bench.drain(1), bench.drain(2)]
+
+    nothing, seven = {"n": None, "none": True}, {"n": 7, "none": False}
+    assert [rows[0]["t"] for rows in found] == [
+        [{"id": 1, **nothing}, {"id": 2, **seven}],
+        [{"id": 1, **nothing}, {"id": 3, **nothing}],
+    ]

@@ -20,10 +20,11 @@ from pyspark.sql.types import StructType
 from righttime.errors.flows import StepFailed
 from righttime.errors.spark_words import told_by_java, without_task
 from righttime.pipeline.again import image_of
-from righttime.pipeline.collecting import TooMuchOutput, bounded, collect
+from righttime.pipeline.collecting import TooMuchOutput, bounded, collect, rows_in
 from righttime.pipeline.failed import DeadLetter, FailedRows
 from righttime.pipeline.guard import RowStep
 from righttime.pipeline.nodes import Node, Target
+from righttime.pipeline.nullable import with_nulls
 from righttime.pipeline.operators.query import Frame, frame_of
 from righttime.pipeline.operators.signed import JOB, WEIGHT, Signed
 from righttime.pipeline.stateless import ROW, noted
@@ -57,7 +58,7 @@ class Careful:
             return None
         frame = frame_of(made.rows())
         table = self._run(node, lambda: self._taken(frame))
-        return replace(made, frame=self._child.createDataFrame(table, frame.schema)) if table.num_rows else None
+        return replace(made, frame=self._child.createDataFrame(table, frame.schema.toNullable())) if table.num_rows else None
 
     def lines(self, declared: Node | Target, made: Frame) -> None:
         """Run what gives the lines of a table: a total may fail only there."""
@@ -65,7 +66,7 @@ class Careful:
 
     def _taken(self, frame: DataFrame) -> pa.Table:
         """Return all rows; raises `TooMuchOutput`."""
-        found = bounded(frame, self._rows_max).toArrow()
+        found = with_nulls(rows_in(bounded(frame, self._rows_max)))
         if self._rows_max is not None and found.num_rows > self._rows_max:
             raise TooMuchOutput
         return found
@@ -81,7 +82,7 @@ class Careful:
         """Return what was made of the rows that pass, halving until the rows that fail stand alone."""
         if not table.num_rows:
             return []
-        given = replace(trial.given, frame=self._child.createDataFrame(table, trial.schema))
+        given = replace(trial.given, frame=self._child.createDataFrame(table, trial.schema.toNullable()))
         try:
             with quiet():
                 made = trial.make(given)
@@ -105,7 +106,7 @@ class Careful:
         if not rows:
             return None
         table = pa.concat_tables([part.table for part in rows])
-        return replace(rows[0].signed, frame=self._child.createDataFrame(table, rows[0].schema))
+        return replace(rows[0].signed, frame=self._child.createDataFrame(table, rows[0].schema.toNullable()))
 
 
 @dataclass(frozen=True)

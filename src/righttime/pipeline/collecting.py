@@ -67,8 +67,7 @@ def bounded(frame: DataFrame, rows_max: int | None) -> DataFrame:
 def run_union(union: DataFrame, rows_max: int | None = None) -> pa.Table:
     """Run a tagged union and return all rows; raises `TooMuchOutput` if they are more than `rows_max`, as they are if it was cut short."""
     try:
-        # Not toArrow(): that casts to a schema in which fields of a null struct may not be null, which Arrow refuses.
-        everything = pa.Table.from_batches(union._collect_as_arrow(empty_list_if_zero_records=False))  # type: ignore[operator]
+        everything = rows_in(union)
     except Exception as error:
         if any(words in str(error) for words in _TOO_LARGE):
             raise TooMuchOutput from error
@@ -76,6 +75,12 @@ def run_union(union: DataFrame, rows_max: int | None = None) -> pa.Table:
     if rows_max is not None and everything.num_rows > rows_max:
         raise TooMuchOutput
     return everything
+
+
+def rows_in(frame: DataFrame) -> pa.Table:
+    """Run a frame and return all rows."""
+    # Not toArrow(): that casts to a schema in which fields of a null struct may not be null, which Arrow refuses.
+    return pa.Table.from_batches(frame._collect_as_arrow(empty_list_if_zero_records=False))  # type: ignore[operator]
 
 
 def untagged(everything: pa.Table, tag: int, column: str) -> pa.Table:

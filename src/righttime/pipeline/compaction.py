@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from righttime.changes.hashing import EXACT, value_words
-from righttime.changes.types import list_type, map_type
 from righttime.pipeline.manifests import StateFile
+from righttime.pipeline.nullable import nullable
 from righttime.pipeline.operators.signed import ACCUMULATOR_PREFIX, JOB, WEIGHT
 
 _PLACE = "__place"
@@ -52,7 +52,7 @@ def summed(paths: Sequence[Path], *, job: int) -> pa.Table:
 def read(paths: Sequence[Path], *, where: pc.Expression | None = None) -> pa.Table:
     """Return the rows of all files. Whether a column may be null is up to the plan that wrote it, and may differ from drain to drain."""
     tables = [pq.read_table(path, filters=where) for path in paths]
-    return pa.concat_tables([table.cast(_nullable(table.schema)) for table in tables])
+    return pa.concat_tables([table.cast(nullable(table.schema)) for table in tables])
 
 
 def _grouped(table: pa.Table, keys: list[str], added: list[str]) -> pa.Table:
@@ -65,7 +65,7 @@ def _grouped(table: pa.Table, keys: list[str], added: list[str]) -> pa.Table:
         pc.and_, [pc.equal(pc.cast(columns[name], pa.float64()) if pa.types.is_decimal(columns[name].type) else columns[name], 0) for name in added]
     )
     columns[JOB] = pa.nulls(sums.num_rows, pa.int64())
-    return pa.table([columns[name] for name in table.column_names], schema=_nullable(table.schema)).filter(pc.invert(nothing))
+    return pa.table([columns[name] for name in table.column_names], schema=nullable(table.schema)).filter(pc.invert(nothing))
 
 
 def _told_apart(table: pa.Table, keys: list[str]) -> pa.Table:
@@ -81,16 +81,3 @@ def _told_apart(table: pa.Table, keys: list[str]) -> pa.Table:
 
 def _one_row(table: pa.Table, added: list[str]) -> pa.Table:
     return pa.table({f"{name}_sum": [pc.sum(table[name])] for name in added})
-
-
-def _nullable(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field(field.name, _with_nulls(field.type)) for field in schema])
-
-
-def _with_nulls(kind: pa.DataType) -> pa.DataType:
-    """Return a type in which values inside of others may be null, too; keys of maps never are."""
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _with_nulls(field.type)) for field in kind])
-    if pa.types.is_map(kind):
-        return map_type(_with_nulls(kind.key_type), _with_nulls(kind.item_type))
-    return list_type(_with_nulls(kind.value_type)) if pa.types.is_list(kind) else kind

@@ -18,6 +18,7 @@ from pyspark.sql.types import ArrayType, BooleanType, DataType, LongType, Numeri
 
 from righttime.errors.flows import BadExpression, TypeClash, UnknownInFlow
 from righttime.pipeline.nodes import Derived, Measure, Origin
+from righttime.pipeline.stored_types import is_storable
 from righttime.pipeline.translate import quiet
 
 Reads = dict[str, frozenset[str]]
@@ -54,7 +55,7 @@ class Expressions:
 
     def schema(self, frame: DataFrame, columns: Sequence[Derived], origin: Origin) -> tuple[StructType, Reads]:
         """Return the columns that these expressions give, and the columns that each reads."""
-        found = {column.name: self._resolved(frame, column.name, column.expression, origin) for column in columns}
+        found = {column.name: self._value(frame, column.name, column.expression, origin) for column in columns}
         return StructType([field for field, _ in found.values()]), {name: reads for name, (_, reads) in found.items()}
 
     def check_condition(self, frame: DataFrame, condition: str, origin: Origin) -> frozenset[str]:
@@ -81,7 +82,7 @@ class Expressions:
     def _measure(self, frame: DataFrame, measure: Measure, origin: Origin) -> tuple[StructField, frozenset[str]]:
         if measure.expression == "*":
             return StructField(measure.name, LongType(), False), frozenset()
-        given, reads = self._resolved(frame, measure.name, measure.expression, origin)
+        given, reads = self._value(frame, measure.name, measure.expression, origin)
         what = f"{measure.function}({measure.expression})"
         if measure.function in ("sum", "avg") and not isinstance(given.dataType, NumericType):
             raise self._clash(f"the argument of {what}", given.dataType, "a number", origin)
@@ -89,6 +90,13 @@ class Expressions:
             raise self._clash(f"the argument of {what}", given.dataType, "a type that can be compared", origin)
         text = f"count(distinct {measure.expression})" if measure.function == "count_distinct" else what
         return StructField(measure.name, frame.agg(F.expr(text)).schema[0].dataType, not measure.function.startswith("count")), reads
+
+    def _value(self, frame: DataFrame, name: str, expression: str, origin: Origin) -> tuple[StructField, frozenset[str]]:
+        """Return the column that an expression gives, and the columns that it reads."""
+        field, reads = self._resolved(frame, name, expression, origin)
+        if not is_storable(field.dataType):
+            raise self._clash(f"the expression {expression!r}", field.dataType, "a type that columns of tables can have", origin)
+        return field, reads
 
     def _resolved(self, frame: DataFrame, name: str, expression: str, origin: Origin) -> tuple[StructField, frozenset[str]]:
         try:

@@ -19,6 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
 from righttime.pipeline.collecting import TAG, tagged_union
+from righttime.pipeline.nullable import nullable
 from righttime.pipeline.operators.query import Frame, Query
 from righttime.pipeline.operators.signed import JOB, WEIGHT
 from righttime.pipeline.plan import Output
@@ -91,7 +92,7 @@ def _groups(path: Path) -> Iterator[_Group]:
 
 def _arrow(kind: object) -> pa.Schema:
     assert isinstance(kind, StructType)
-    return pa.schema([pa.field(field.name, to_arrow_type(field.dataType, timezone="UTC")) for field in kind])
+    return nullable(pa.schema([pa.field(field.name, to_arrow_type(field.dataType, timezone="UTC")) for field in kind]))
 
 
 class FiledRows:

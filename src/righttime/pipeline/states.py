@@ -27,6 +27,7 @@ from righttime.errors.flows import FlowChanged, StatesAhead
 from righttime.pipeline.compaction import files_to_sum, read, summed
 from righttime.pipeline.filed import FiledRows, Held, gathered
 from righttime.pipeline.manifests import Manifest, Manifests, PartName, StateFile
+from righttime.pipeline.nullable import with_nulls
 from righttime.pipeline.operators.signed import JOB, WEIGHT
 from righttime.pipeline.spans import Spans, can_meet, spans_of
 from righttime.pipeline.spark import scan_files
@@ -220,7 +221,7 @@ class StateStore:
                 continue
             takes_back = not isinstance(some, pa.Table) or WEIGHT not in some.column_names or pc.min(some[WEIGHT]).as_py() <= 0
             if isinstance(some, pa.Table):
-                pq.write_table(some, path, write_page_checksum=True, **(_FEW if rows <= _FEW_ROWS else _MANY))
+                pq.write_table(with_nulls(some), path, write_page_checksum=True, **(_FEW if rows <= _FEW_ROWS else _MANY))
             else:
                 some.rename(path)
             spans = spans_of(some) if isinstance(some, pa.Table) else {}

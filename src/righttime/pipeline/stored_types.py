@@ -1,15 +1,48 @@
 """Which types of a step may go into a column of another type.
 
 In: the type that a step gives, and that of the column of a table which is there already.
-Out: whether what is stored means the same, and where Spark has to cast it.
+Out: whether it can be a column at all, whether what is stored means the same, and where Spark has to cast it.
 Promise: pure; what passes is stored as a CAST of Spark SQL would store it, never as Arrow would: the two differ in what a number of a time is, in how values
 are written as text, and in whether the fields of a struct are told by place or by name.
 """
 
-from pyspark.sql.types import ArrayType, BinaryType, DataType, DoubleType, FloatType, IntegralType, LongType, MapType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    LongType,
+    MapType,
+    NumericType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
+_SIMPLE = (BooleanType, NumericType, StringType, BinaryType, DateType, TimestampType, TimestampNTZType)
 # Spark would cast these, and each of them says something that nobody has declared: seconds or microseconds, and which encoding.
 _OTHER_MEANING = ((LongType, TimestampType), (TimestampType, LongType), (BinaryType, StringType))
+
+
+def is_storable(kind: DataType) -> bool:
+    """Return whether a table can have a column of this type: no interval, time of day, variant, nor NULL without a type.
+
+    Steps keep rows in the same files as tables do, and these would come back as something else: `INTERVAL '1' DAY` as one of days to seconds.
+    """
+    match kind:
+        case StructType():
+            return all(is_storable(field.dataType) for field in kind)
+        case ArrayType():
+            return is_storable(kind.elementType)
+        case MapType():
+            return is_storable(kind.keyType) and is_storable(kind.valueType)
+        case _:
+            return isinstance(kind, _SIMPLE)
 
 
 def means_the_same(given: DataType, wanted: DataType) -> bool:

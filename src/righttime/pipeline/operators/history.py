@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from righttime.pipeline.operators.join import BOTH, On, Sides, Take, Types
 from righttime.pipeline.operators.query import Query, names, quoted, spread
@@ -87,7 +87,7 @@ def _is_opaque(kind: DataType) -> bool:
         case StructType():
             return any(_is_opaque(field.dataType) for field in kind)
         case _:
-            return isinstance(kind, MapType | VariantType)
+            return isinstance(kind, MapType)
 
 
 def as_of(
