@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from righttime.pipeline.flow import Flow, Step
 from righttime.pipeline.nodes import Join, Node, StreamNode
 from righttime.pipeline.spans import Span, Traced, can_meet, spans_of
+from righttime.pipeline.unique import Keys, can_carry, unique_keys
 
 LOW, HIGH = Span(1, 3, False), Span(7, 9, False)
 values = st.lists(st.none() | st.integers(-5, 5), min_size=1, max_size=4)
@@ -75,3 +76,20 @@ def test_a_join_names_its_keys_as_each_side_does() -> None:
     node = s.join(d.select(r="w"), on={"v": "r"}).node
     assert isinstance(node, Join)
     assert Traced({"s": {"v": LOW}}, lambda node: isinstance(node, StreamNode) and node.stream == "s").joined(node) == ({"v": LOW}, {"r": LOW})
+
+
+def test_steps_that_are_read_twice_over_and_over_are_followed_once() -> None:
+    """The ways to a stream double with each of them; so do the keys of pairs, where each side is said to have two."""
+    both = rows = (flow := Flow("f")).stream("s")
+    pairs = rows.distinct()
+    for level in range(40):
+        both = both.where("v > 0").union(both.where("v <= 0"))
+        pairs = pairs.join(rows.select(**{f"k{level}": "k", f"v{level}": "v"}).distinct(), on={"v": f"v{level}"}).distinct()
+    pairs.into("t", keys="k")
+    keys: dict[Node, Keys] = {}
+    for node in flow.nodes().values():
+        keys[node] = unique_keys(node, keys, stream_keys={"s": ("k",)}, columns=[f"all of {id(node)}"])
+
+    assert Traced({"s": {"k": LOW}}, lambda node: True).keys(both.node, ["k"]) == {"k": LOW}
+    assert can_carry(both.node) == {"_since"}
+    assert keys[pairs.node] == {frozenset(["k", *(f"k{level}" for level in range(40))])}

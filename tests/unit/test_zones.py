@@ -122,6 +122,19 @@ def test_a_flow_over_one_stream_keeps_nothing_in_step() -> None:
     assert describe_in_step(flow) == "No step reads two inputs, so nothing has to be read in step."
 
 
+def test_steps_that_are_read_twice_over_and_over_are_looked_at_once() -> None:
+    """The ways to a stream double with each of them: a dry run of thirty would never have ended."""
+    flow = Flow("sales")
+    lines = flow.stream("line")
+    for _ in range(40):
+        lines = lines.where("qty > 0").union(lines.where("qty <= 0"))
+    lines.join(lines.select("line_id"), on="line_id").into("sale", keys=["line_id"])
+
+    assert describe_in_step(flow).endswith("_join reads line in step with itself")
+    assert len(find_zones(operators_of(flow))) == 2
+    assert find_zones(operators_of(flow, constant=["line"])) == ()
+
+
 def test_the_text_names_members_and_pace() -> None:
     """Where it is known what operators cost, a fast one that is tied to a slow one is seen (A11.5); the dry run does not know it of Spark."""
     text = describe_zones(FIGURE_3_6, costs={"update-R": 1.0, "R⋈ΔS": 5.0})

@@ -31,6 +31,7 @@ class Shared:
         self._inputs = inputs
         self._kept = kept
         self._reach = reach
+        self._changing = self._find_changing()
         self._uses = self._count_uses()
         self._cuts: list[tuple[DataFrame, DataFrame]] = []  # as planned, and as put aside
 
@@ -76,9 +77,13 @@ class Shared:
     def _reads_once(self, node: Lookup) -> bool:
         """Return whether a look-up only puts its left changes to rows that stay as they are."""
         plain = node.missing == "drop" or (node.missing == "null" and self._kept.is_plain(node))
-        return plain and LEFT not in remembered(node) and not self._changes(node.right)
+        return plain and LEFT not in remembered(node) and node.right not in self._changing
 
-    def _changes(self, node: Node) -> bool:
-        if isinstance(node, StreamNode):
-            return self._inputs.get(node.stream) is not None
-        return any(self._changes(given) for given in node.inputs)
+    def _find_changing(self) -> set[Node]:
+        """Return the steps behind which a stream has changes."""
+        found: set[Node] = set()
+        for node in self._analysed.nodes.values():
+            changes = self._inputs.get(node.stream) is not None if isinstance(node, StreamNode) else not found.isdisjoint(node.inputs)
+            if changes:
+                found.add(node)
+        return found

@@ -66,6 +66,7 @@ class Traced:
     def __init__(self, inputs: Mapping[str, Spans], changes: Callable[[Node], bool]) -> None:
         self._inputs = inputs
         self._changes = changes
+        self._known: dict[tuple[Node, str], Span | None] = {}
 
     def keys(self, node: Node, names: Iterable[str]) -> dict[str, Span]:
         """Return the spans of some columns of a step's changes, those that are known."""
@@ -77,6 +78,12 @@ class Traced:
         return {left: span for left, _, span in spans}, {right: span for _, right, span in spans}
 
     def _of(self, node: Node, name: str) -> Span | None:
+        # Ways through steps that several others read double with each of them; each column of a step is followed once.
+        if (node, name) not in self._known:
+            self._known[node, name] = self._found(node, name)
+        return self._known[node, name]
+
+    def _found(self, node: Node, name: str) -> Span | None:
         match node:
             case StreamNode():
                 return self._inputs.get(node.stream, {}).get(name)

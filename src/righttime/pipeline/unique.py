@@ -48,7 +48,8 @@ def unique_keys(node: Node, known: Mapping[Node, Keys], *, stream_keys: Mapping[
         case Aggregate():
             return frozenset({frozenset(node.by)})
         case Distinct():
-            return inputs[0] | {frozenset(columns)}
+            # What is unique already is so with more columns, too; said of each, it would be said of all pairs of them after a join.
+            return inputs[0] or frozenset({frozenset(columns)})
         case History():
             return frozenset({frozenset({node.key})})
         case Join():
@@ -106,17 +107,28 @@ def asked_columns(node: Node, needed: frozenset[str]) -> list[tuple[Node, frozen
 
 def can_carry(node: Node) -> frozenset[str]:
     """Return the system columns that rows of this step can have: those that still belong to one row of one stream."""
+    return _can_carry(node, {})
+
+
+def _can_carry(node: Node, known: dict[Node, frozenset[str]]) -> frozenset[str]:
+    # Ways through steps that several others read double with each of them; each step is looked at once.
+    if node not in known:
+        known[node] = _carried(node, known)
+    return known[node]
+
+
+def _carried(node: Node, known: dict[Node, frozenset[str]]) -> frozenset[str]:
     match node:
         case StreamNode():
             return frozenset({SINCE, ORDINAL, COMMITTED})
         case Where() | Select() | Derive() | Expect():
-            return can_carry(node.input)
+            return _can_carry(node.input, known)
         case Apply():
-            return can_carry(node.input) if node.rows == "same" else frozenset()
+            return _can_carry(node.input, known) if node.rows == "same" else frozenset()
         case Lookup() | AsOf():
             # The time of a change is not the same for a row and for its removal, so it cannot pass through kept state.
-            return can_carry(node.left) & {SINCE}
+            return _can_carry(node.left, known) & {SINCE}
         case Union():
-            return frozenset({SINCE}).intersection(*(can_carry(part) for part in node.parts))
+            return frozenset({SINCE}).intersection(*(_can_carry(part, known) for part in node.parts))
         case _:
             return frozenset()

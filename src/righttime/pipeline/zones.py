@@ -100,8 +100,7 @@ def operators_of(flow: Flow, *, constant: Iterable[str] = ()) -> tuple[Operator,
     nodes = flow.nodes()
     ids = {node: name for name, node in nodes.items()}
     branches = _branches(nodes)
-    fixed = set(constant)
-    changing = {node for node in ids if any(stream not in fixed for stream in _streams(node))}
+    changing = {node for node, streams in _streams(nodes.values()).items() if not streams <= set(constant)}
     found: list[Operator] = []
     for name, node in nodes.items():
         if isinstance(node, Join | Lookup):
@@ -143,18 +142,22 @@ def _branches(nodes: Mapping[str, Node]) -> dict[str, str]:
     return heads
 
 
-def _streams(node: Node) -> set[str]:
-    if isinstance(node, StreamNode):
-        return {node.stream}
-    return {stream for given in node.inputs for stream in _streams(given)}
+def _streams(order: Iterable[Node]) -> dict[Node, frozenset[str]]:
+    """Return the streams behind each step; `order` has inputs first, so that a step that many read is looked at once."""
+    found: dict[Node, frozenset[str]] = {}
+    for node in order:
+        found[node] = frozenset({node.stream}) if isinstance(node, StreamNode) else frozenset().union(*(found[given] for given in node.inputs))
+    return found
 
 
 def describe_in_step(flow: Flow) -> str:
     """Return what the zones of a flow mean to whoever declared it: which streams each step reads in step with which."""
     lines = []
-    for name, node in flow.nodes().items():
+    nodes = flow.nodes()
+    streams = _streams(nodes.values())
+    for name, node in nodes.items():
         if isinstance(node, Join | Lookup | AsOf):
-            left, right = (", ".join(sorted(_streams(side))) for side in (node.left, node.right))
+            left, right = (", ".join(sorted(streams[side])) for side in (node.left, node.right))
             more = ", each row with the version of its own time" if isinstance(node, AsOf) else ""
             lines.append(f"  {name} reads {left} in step with {'itself' if left == right else right}{more}")
     if not lines:
