@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from righttime.catalyst.maintainer import Maintainer
 from righttime.changes.faults import CrashPoint, reach
+from righttime.changes.position import time_text
 from righttime.errors import RightTimeError
 from righttime.errors.flows import ExpectationFailed, FlowFailed, KeyTwice, LookupFailed, ReplayUnfinished, UnknownFlowLetter
 from righttime.flows.content import TargetContent
@@ -99,19 +100,39 @@ class FlowRunner:
         """Wait until targets that are built anew are there; returns False if the flow stops before or it takes longer. At once if they are not built anew."""
         return self._queue.await_rebuilt(timeout_s)
 
-    def replay(self, ids: Iterable[str] | None, *, wait_s: float) -> int:
-        """Have dead letters tried again, and wait until that is published; returns how many rows passed."""
-        clock, replays = self._with.catalyst.clock, self._queue.replays
-        asked, until_s = replays.ask(ids), clock.monotonic_s() + wait_s
+    @property
+    def patience_s(self) -> float:
+        """How long a query waits for a source, if it does not say."""
+        return self._with.settings.wait_s
+
+    def replay(self, ids: Iterable[str] | None, *, wait_s: float, still_s: float) -> int:
+        """Have dead letters tried again, and wait until that is published; returns how many rows passed.
+
+        Waits for `wait_s`, and no longer than `still_s` for a source that stands still.
+        """
+        now_s, replays = self._with.catalyst.clock.monotonic_s, self._queue.replays
+        asked, begun_s = replays.ask(ids), now_s()
+        moved_s = begun_s
         while not asked.done.wait(timeout=_GATHER_S):
-            if not self.running or clock.monotonic_s() > until_s:
+            hindered = self._hindered()
+            moved_s = moved_s if hindered else now_s()
+            if not self.running or now_s() >= min(begun_s + wait_s, moved_s + (still_s if hindered else wait_s)):
                 replays.drop(asked)
-                name = self.link.source.removeprefix("flow.")
-                raise self.failure or ReplayUnfinished(flow=name, why=f"it took longer than {wait_s:g} s" if self.running else "the flow has stopped")
+                why = hindered or f"it took longer than {wait_s:g} s"
+                raise self.failure or ReplayUnfinished(flow=self.link.source.removeprefix("flow."), why=why if self.running else "the flow has stopped")
             self._end_job()
         if asked.unknown:
             raise UnknownFlowLetter(flow=self.link.source.removeprefix("flow."), ids=", ".join(asked.unknown))
         return asked.passed
+
+    def _hindered(self) -> str:
+        """Return why no further job can end for the time being: a state is shown at a later time than the one before it."""
+        link = self.link
+        with self._with.catalyst.lock:
+            if self._queue.is_idle and link.arrived_us is not None and link.arrived_us <= link.closed_us:
+                told = f"everything up to {time_text(link.arrived_us)}, which is published" if link.arrived_us else "nothing yet"
+                return f"its stream {link.late_stream!r} has told of {told}; append to it, or tell with heartbeat() that nothing has happened"
+            return link.hindrance
 
     def _end_job(self) -> None:
         """Have a job end about now, though nothing has changed, unless one is under way."""

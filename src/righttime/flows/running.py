@@ -54,9 +54,12 @@ class RunningFlow:
         """Try steps again on the rows that they could not take, all or those of some letters (column `id`), and return how many passed.
 
         They pass in the next job, which is published when this returns; what fails again stays, with its new reason. Letters of look-ups and of targets are
-        not tried: they go by themselves when what they lack has come. Raises `UnknownFlowLetter`, `ReplayUnfinished`, and `FlowFailed` if the flow stops.
+        not tried: they go by themselves when what they lack has come. Raises `UnknownFlowLetter`, `FlowFailed` if the flow stops, and `ReplayUnfinished`
+        if it is not done by then: without a time-out only if a source stands still for as long as a query would wait for it (`wait_s`), which it names.
         """
-        return self._runner.replay(ids, wait_s=_WAIT_S if timeout is None else duration_us(timeout, what="timeout") / 1e6)
+        wait_s = None if timeout is None else duration_us(timeout, what="timeout") / 1e6
+        still_s = self._runner.patience_s if wait_s is None else wait_s
+        return self._runner.replay(ids, wait_s=_WAIT_S if wait_s is None else wait_s, still_s=still_s)
 
     def stop(self) -> None:
         """Stop after the drain under way."""
