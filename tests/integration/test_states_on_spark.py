@@ -14,7 +14,7 @@ from righttime.pipeline.operators.aggregate import aggregate
 from righttime.pipeline.operators.join import left_join
 from righttime.pipeline.operators.query import frame_of
 from righttime.pipeline.operators.signed import Signed
-from righttime.pipeline.reach import set_up
+from righttime.pipeline.reach import ONE_TASK, set_up
 from righttime.pipeline.spark import SparkOwner
 from righttime.pipeline.states import StateStore
 from tests.integration.test_signed_operators import JOBS, SHORT_LAW
@@ -99,7 +99,7 @@ def test_a_small_drain_leaves_no_wrong_size_of_state_behind(runner: Runner, tmp_
         return int(str(plan.stats().sizeInBytes()))
 
     large = size()
-    with set_up(runner.child, "task"):
+    with set_up(runner.child, ONE_TASK):
         small = size()
     assert small < 100 < large
     assert size() == large

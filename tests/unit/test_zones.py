@@ -3,6 +3,7 @@
 import pytest
 
 from righttime.pipeline.flow import Flow
+from righttime.pipeline.reach import ONE_TASK, one_task
 from righttime.pipeline.zones import Operator, Zone, describe_in_step, describe_zones, find_zones, operators_of
 
 FIGURE_3_6 = (
@@ -133,6 +134,8 @@ def test_steps_that_are_read_twice_over_and_over_are_looked_at_once() -> None:
     assert describe_in_step(flow).endswith("_join reads line in step with itself")
     assert len(find_zones(operators_of(flow))) == 2
     assert find_zones(operators_of(flow, constant=["line"])) == ()
+    assert one_task(flow.nodes().values()).keys() - ONE_TASK.keys() == {"spark.sql.unionOutputPartitioning"}, "else Spark goes every way, too"
+    assert one_task(list(flow.nodes().values())[:20]) == ONE_TASK, "as long as there are few"
 
 
 def test_the_text_names_members_and_pace() -> None:

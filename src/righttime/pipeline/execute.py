@@ -28,7 +28,7 @@ from righttime.pipeline.limits import CheckStorable
 from righttime.pipeline.operators.query import Reach, writing
 from righttime.pipeline.plan import Output, Plan
 from righttime.pipeline.planned import PlannedDrains
-from righttime.pipeline.reach import States, TooMuchState, Watched, reach_of, set_up
+from righttime.pipeline.reach import States, TooMuchState, Watched, one_task, reach_of, set_up
 from righttime.pipeline.results import DrainResult, Found, Results, Unmet
 from righttime.pipeline.shared import Inputs
 from righttime.pipeline.spans import Spans
@@ -159,7 +159,7 @@ class _Work:
         states = Watched(self.states) if reach == "task" else self.states
         plan = Plan(self.analysed, self.child, self.inputs, states, self.jobs, guard or Trusting(), reach=reach, spans=self.spans, again=self.again)
         try:
-            with set_up(self.child, reach), writing(self.child):
+            with set_up(self.child, one_task(self.analysed.nodes.values()) if reach == "task" else {}), writing(self.child):
                 outputs = plan.build()
                 columns = [output.column(place) for place, output in enumerate(outputs)]
                 try:

@@ -28,7 +28,7 @@ from righttime.pipeline.kept import Read
 from righttime.pipeline.operators.query import writing
 from righttime.pipeline.operators.signed import JOB
 from righttime.pipeline.plan import Output, Plan
-from righttime.pipeline.reach import MIB, ONE_TASK, TASK_BYTES, Watched
+from righttime.pipeline.reach import MIB, TASK_BYTES, Watched, one_task
 from righttime.pipeline.spans import Spans
 from righttime.pipeline.spark import SparkOwner, scan_files, set_up
 from righttime.pipeline.states import StateStore
@@ -81,7 +81,7 @@ class PlannedDrains:
         """Return a session that is set up for drains of one task."""
         if self._session is None or self._session.sparkContext is not self._spark.session().sparkContext:
             self._plans.clear()
-            self._session = set_up(self._spark.child(), ONE_TASK)
+            self._session = set_up(self._spark.child(), one_task(self._analysed.nodes.values()))
         return self._session
 
 

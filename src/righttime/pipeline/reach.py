@@ -7,12 +7,13 @@ Promise: the outcome does not depend on it, only the time that it takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
+from righttime.pipeline.nodes import Node
 from righttime.pipeline.operators.query import Reach
 from righttime.pipeline.spans import Spans
 
@@ -20,6 +21,7 @@ MIB = 1024 * 1024
 TASK_BYTES = 16 * MIB
 TASK_STATE_BYTES = 128 * MIB
 SENT_BYTES = 256 * MIB
+WAYS_MAX = 256
 
 # Everything is in one partition: no exchange is needed, hash tables are built in place, and nothing is decided while the drain runs.
 ONE_TASK = {
@@ -85,13 +87,25 @@ def reach_of(inputs: Iterable[DataFrame | None]) -> Reach:
     return "task" if size <= TASK_BYTES else "sent" if size <= SENT_BYTES else "shuffled"
 
 
+def one_task(order: Iterable[Node]) -> dict[str, str]:
+    """Return how a session is set up for drains of one task of a flow with these steps, inputs first."""
+    ways: dict[Node, int] = {}
+    for node in order:
+        ways[node] = sum(ways[given] for given in node.inputs) or 1
+    if max(ways.values(), default=1) <= WAYS_MAX:
+        return ONE_TASK
+    # Of a union of parts that are in one partition Spark makes one, too, and asks along every way down to the files where it is best computed. There are
+    # twice as many with each step that is read twice, and from some number on it is sooner done to exchange a few rows.
+    return ONE_TASK | {"spark.sql.unionOutputPartitioning": "false"}
+
+
 @contextmanager
-def set_up(child: SparkSession, reach: Reach) -> Iterator[None]:
-    """Set the session up for drains of this reach."""
+def set_up(child: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Set the session up for a drain."""
     conf: Any = child._jsparkSession.conf()
-    before = {name: conf.getOption(name) for name in ONE_TASK} if reach == "task" else {}
+    before = {name: conf.getOption(name) for name in settings}
     for name in before:
-        conf.set(name, ONE_TASK[name])
+        conf.set(name, settings[name])
     try:
         yield
     finally:
