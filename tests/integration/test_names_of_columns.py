@@ -16,14 +16,16 @@ def child(spark_owner: SparkOwner) -> Iterator[SparkSession]:
     yield spark_owner.child()
 
 
-def test_a_key_may_be_called_mark(child: SparkSession) -> None:
-    """State is looked up by what the columns are called, and by a name of its own that nobody else can have."""
+@pytest.mark.parametrize("name", ["mark", "größe"])
+def test_a_key_may_have_any_name_of_a_column(child: SparkSession, name: str) -> None:
+    """State is looked up by what the columns are called, and by a name of its own that nobody else can have. Letters are those of any language."""
     flow = Flow("marks")
-    flow.stream("s").aggregate(by="mark", n="count(*)").into("t", keys=["mark"])
-    bench = Bench(flow, child, streams={"s": ("id INT, mark STRING", ["id"])}, tables={"t": ("mark STRING, n BIGINT", ["mark"])})
-    bench.put("s", 1, {"id": 1, "mark": "a"})
-    bench.put("s", 2, {"id": 2, "mark": "a"})
-    assert [bench.drain(time)[0]["t"] for time in (1, 2)] == [[{"mark": "a", "n": 1}], [{"mark": "a", "n": 2}]]
+    rows = flow.stream("s").select("id", name)
+    rows.join(rows.select(name, other="id"), on=name).aggregate(by=name, n="count(*)").into("t", keys=[name])
+    bench = Bench(flow, child, streams={"s": (f"id INT, `{name}` STRING", ["id"])}, tables={"t": (f"`{name}` STRING, n BIGINT", [name])})
+    bench.put("s", 1, {"id": 1, name: "a"})
+    bench.put("s", 2, {"id": 2, name: "a"})
+    assert [bench.drain(time)[0]["t"] for time in (1, 2)] == [[{name: "a", "n": 1}], [{name: "a", "n": 4}]]
 
 
 def test_a_field_of_a_struct_is_not_taken_for_a_column(child: SparkSession) -> None:

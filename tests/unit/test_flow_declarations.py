@@ -326,6 +326,20 @@ def test_a_function_may_know_itself() -> None:
     assert len({_with(known), _with(known.scaled), _with(even)}) == 3
 
 
+def test_a_function_may_name_a_variable_that_has_no_value_yet() -> None:
+    """Its fingerprint is that of what is known; declaring raised a `ValueError` about a cell."""
+
+    def fallback(rows: Any) -> Any:
+        return later(rows)
+
+    declared = _with(fallback)
+
+    def later(rows: Any) -> Any:
+        return rows
+
+    assert _with(fallback) != declared
+
+
 def test_fingerprints_are_the_same_in_every_process() -> None:
     """The order of a set is another one in each; a flow that was restarted is still the flow it was."""
     program = "from tests.unit.test_flow_declarations import MADE, _with\nprint(*[_with(made(2)) for made in MADE.values()])"

@@ -52,7 +52,7 @@ def _function(function: Any, inside: tuple[Any, ...] = ()) -> list[Any]:
     code = getattr(function, "__code__", None)
     if code is None:
         return _object(function, inside)
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    cells = [content for cell in function.__closure__ or () for content in _content(cell)]
     values = [*cells, *(function.__defaults__ or ())]
     plain = [value for value in values if isinstance(value, _PLAIN)]
     within = (*inside, function)
@@ -66,6 +66,14 @@ def _function(function: Any, inside: tuple[Any, ...] = ()) -> list[Any]:
         inner,
         *(_held(value, within) for value in others),
     ]
+
+
+def _content(cell: Any) -> list[Any]:
+    """Return what is in a variable of the code around a function; nothing if it has no value yet."""
+    try:
+        return [cell.cell_contents]
+    except ValueError:
+        return []
 
 
 def _object(value: Any, inside: tuple[Any, ...]) -> list[Any]:

@@ -51,6 +51,7 @@ On = str | Sequence[str] | Mapping[str, str]
 Take = Sequence[str] | Mapping[str, str]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,127}", re.IGNORECASE)
+_COLUMN = re.compile(r"[^\W\d_]\w{0,127}")  # letters of any language, as tables and streams have them
 _EVERY = re.compile(r"every\s+(.+)", re.IGNORECASE)
 _REFRESHES = "must be on_demand, immediate or such as 'every 5m'"
 _PACKAGE = str(Path(__file__).parent.parent)
@@ -266,7 +267,7 @@ class Step:
         return text.strip()
 
     def _name(self, name: object) -> str:
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
+        if not isinstance(name, str) or not _COLUMN.fullmatch(name):
             raise self._bad(f"{name!r} is no name of a column: letters, digits and _, a letter first")
         return name
 
