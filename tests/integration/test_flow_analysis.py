@@ -39,6 +39,11 @@ def counted(step: Step) -> Step:
     return step.aggregate(by="item_id", n="count(*)").into("t", keys=["item_id"])
 
 
+def derived(value: str) -> Callable[[Flow], Step]:
+    """Return what counts items by way of a column that has this value."""
+    return lambda flow: counted(flow.stream("item").derive(x=value).where("x IS NULL"))
+
+
 def test_each_step_has_the_columns_that_spark_gives_it(child: SparkSession) -> None:
     """Types are Spark's own; nobody has to declare them."""
     flow = Flow("f")
@@ -134,7 +139,7 @@ WRONG: dict[str, tuple[str, Callable[[Flow], Any]]] = {
     "keys of other types": ("flow.type", lambda flow: counted(flow.stream("line").join(flow.stream("item"), on={"purc_id": "item_id"}))),
     "sum of text": ("flow.type", lambda flow: flow.stream("line").aggregate(by="item_id", n="sum(item_id)").into("t", keys=["item_id"])),
     **{
-        f"{kind} between steps": ("flow.type", lambda flow, value=value: counted(flow.stream("item").derive(x=value).where("x IS NULL")))
+        f"{kind} between steps": ("flow.type", derived(value))
         for kind, value in {
             "nothing": "NULL",
             "a list of nothing": "array()",

@@ -246,9 +246,9 @@ def test_queries_that_give_up_leave_nothing_behind(silent: Stage) -> None:
 
 
 def test_a_replay_names_the_source_that_keeps_it_from_ending(silent: Stage) -> None:
-    """A job with nothing but dead letters ends later than the last one, and nothing is later before the source says so: it waited for a week, without a word."""
+    """A job with nothing but dead letters ends later than the last one, and nothing is later before the source says so: it waited for a week."""
     (runner,) = silent.runners
-    with pytest.raises(ReplayUnfinished, match="stream 'lagging' has told of everything up to 1970-01-01T00:01:41.* which is published.*heartbeat"):
+    with pytest.raises(ReplayUnfinished, match=r"stream 'lagging' has told of everything up to 1970-01-01T00:01:41.* which is published.*heartbeat"):
         runner.replay(None, wait_s=20.0, still_s=0.0)
     assert not runner._queue.replays.is_waiting()
     silent.lagging.heartbeat(200 * SECOND)
