@@ -1,9 +1,12 @@
 """Plans of small drains that are run again: as often as they can be, and never where a new one would be another."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -213,3 +216,63 @@ def test_a_small_drain_is_one_task(child: SparkSession, spark_owner: SparkOwner,
     jobs = [info for info in map(tracker.getJobInfo, tracker.getJobIdsForGroup("one task")) if info is not None]
     stages = [stage for job in jobs for stage in map(tracker.getStageInfo, job.stageIds) if stage is not None]
     assert {stage.numTasks for stage in stages} == {1}, stages
+
+
+def kept_rows(bench: Bench) -> dict[tuple[str, str], tuple[pa.Schema, list[dict[str, Any]]]]:
+    """Return what the last drain left of each part of the state, in one order."""
+    return {name: (rows.schema, sorted(rows.to_pylist(), key=str)) for name, rows in bench.results[-1].states.items() if isinstance(rows, pa.Table)}
+
+
+def test_state_that_follows_is_what_spark_would_compute(child: SparkSession, spark_owner: SparkOwner, tmp_path: Path) -> None:
+    """Changes of streams on both sides of a join and of look-ups, and keys that come, change and go; the types are those of Spark, too."""
+    streams = {
+        "sale": ("id BIGINT, k BIGINT, at TIMESTAMP, tags ARRAY<STRING>, box STRUCT<w: INT, h: DECIMAL(9, 2)>", ["id"]),
+        "item": ("k BIGINT, w BIGINT, name STRING", ["k"]),
+    }
+    flow = Flow("weights")
+    items = flow.stream("item")
+    flow.stream("sale").lookup(items, on="k", take={"called": "name"}).join(items, on="k").into("sales", keys="id")
+    tables = {
+        "sales": ("id BIGINT, k BIGINT, at TIMESTAMP, tags ARRAY<STRING>, box STRUCT<w: INT, h: DECIMAL(9, 2)>, called STRING, w BIGINT, name STRING", ["id"])
+    }
+    planned = Bench(flow, child, streams=streams, tables=tables, planned=(spark_owner, tmp_path))
+    alone = Bench(flow, child, streams=streams, tables=tables)
+    sale = {"at": datetime(2026, 11, 18, tzinfo=UTC), "tags": ["a", None], "box": {"w": 1, "h": Decimal("2.50")}}
+    history: list[list[tuple[str, dict[str, Any]]]] = [
+        [("item", {"k": 1, "w": 2, "name": "one"}), ("item", {"k": 2, "w": 3, "name": None})],
+        [("sale", {"id": 1, "k": 1, **sale}), ("sale", {"id": 2, "k": 2, "at": None, "tags": None, "box": None})],
+        [("sale", {"id": 1, "k": 2, **sale}), ("item", {"k": 2, "w": 4, "name": "two"})],
+        [("item", {"k": 2}), ("sale", {"id": 3, "k": 1, **sale})],
+    ]
+    for time, changes in enumerate(history, start=1):
+        for bench in (planned, alone):
+            for stream, row in changes:
+                (bench.put if len(row) > 1 else bench.take)(stream, time, row)
+        assert planned.drain(time) == alone.drain(time)
+        assert kept_rows(planned) == kept_rows(alone)
+
+
+def resident(child: SparkSession) -> set[int]:
+    """Return the numbers of the relations that stay in Spark's memory."""
+    context: Any = child.sparkContext._jsc
+    return set(context.getPersistentRDDs())
+
+
+def test_dimensions_stay_in_memory_as_long_as_plans_serve_again(bench: Bench, child: SparkSession) -> None:
+    """The two look-ups read theirs once; a plan that is not used any more lets go of them, and one that follows plans for one drain holds none."""
+    assert bench.plans is not None
+    for time in (2, 3):
+        sell(bench, time)
+    plan = bench.plans._plans[-1]
+    assert len(plan._resident) == 2 and set(plan._resident) <= resident(child)
+    plan.runs = 1  # as if it had served once only
+    bench.put("item", 4, {"k": 2, "w": 70})
+    bench.drain(4)
+    assert sell(bench, 5)[-1]["total"] == 72
+    assert bench.plans._plans[-1] is not plan and not bench.plans._plans[-1]._resident
+    for time in (6, 7, 8):
+        bench.put("item", time, {"k": 2, "w": time})
+        bench.drain(time)
+        sell(bench, time + 10)
+    assert plan not in bench.plans._plans
+    assert set(plan._resident).isdisjoint(resident(child))

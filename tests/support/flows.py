@@ -6,6 +6,7 @@ What is here is meant to be too simple to be wrong; streams, states and publishi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from righttime.changes.schema import TableSchema, declare_table
+from righttime.errors.flows import KeyTwice
 from righttime.pipeline.analysis import Analysed, analyse
 from righttime.pipeline.execute import DrainResult, run_drain, run_planned
 from righttime.pipeline.filed import FiledRows, Held, lines_of
@@ -176,7 +178,8 @@ class Bench:
         some = {name: table.filter(pc.equal(pc.bit_wise_and(table["_ordinal"], 1), 0)) for name, table in changes.items()}
         try:
             if self.horizons:
-                run_planned(self.analysed, self.plans, some, numbers, spans=spans)  # what it gives is not looked at
+                with suppress(KeyTwice):  # what it gives is not looked at, and half of an update may be one row too many
+                    run_planned(self.analysed, self.plans, some, numbers, spans=spans)
             return run_planned(self.analysed, self.plans, changes, numbers, spans=spans)
         except DoesNotFit:
             return None

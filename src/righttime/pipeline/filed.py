@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import StructType
 
 from righttime.pipeline.collecting import TAG, tagged_union
-from righttime.pipeline.nullable import nullable
+from righttime.pipeline.nullable import arrow_columns
 from righttime.pipeline.operators.query import Frame, Query
 from righttime.pipeline.operators.signed import JOB, WEIGHT
 from righttime.pipeline.plan import Output
@@ -44,8 +42,8 @@ def filed(outputs: Sequence[Output], columns: Sequence[str], folder: Path) -> li
     place = folder / "output"
     union.write.options(**_PARQUET).parquet(f"file://{place.absolute()}")
     groups = [group for path in sorted(place.glob("*.parquet")) for group in _groups(path)]
-    kinds = {field.name: field.dataType for field in union.schema}
-    return [FiledRows(column, tag, _arrow(kinds[column]), [group for group in groups if group.tags.holds(tag)]) for tag, column in enumerate(columns)]
+    kinds: dict[str, Any] = {field.name: field.dataType for field in union.schema}
+    return [FiledRows(column, tag, arrow_columns(kinds[column]), [group for group in groups if group.tags.holds(tag)]) for tag, column in enumerate(columns)]
 
 
 def _ordered(output: Output) -> Frame:
@@ -88,11 +86,6 @@ def _groups(path: Path) -> Iterator[_Group]:
         group = metadata.row_group(number)
         tags, jobs = (_Range(column.min, column.max) for column in (group.column(place).statistics for place in (0, 1)))
         yield _Group(path, number, group.num_rows, group.total_byte_size, tags, jobs)
-
-
-def _arrow(kind: object) -> pa.Schema:
-    assert isinstance(kind, StructType)
-    return nullable(pa.schema([pa.field(field.name, to_arrow_type(field.dataType, timezone="UTC")) for field in kind]))
 
 
 class FiledRows:

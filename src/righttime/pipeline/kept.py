@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType
 
 from righttime.pipeline.analysis import Analysed
 from righttime.pipeline.nodes import AsOf, Lookup
 from righttime.pipeline.operators.join import BOTH, LEFT, RIGHT, Remember, columns_of, join, lookup, lookup_or_null
 from righttime.pipeline.operators.normal import needs_grouping
-from righttime.pipeline.operators.query import Frame, Query, Reach, in_one_partition
+from righttime.pipeline.operators.query import Frame, Query, Reach, frame_of, in_one_partition
 from righttime.pipeline.operators.signed import Parts, Signed, touched
-from righttime.pipeline.reach import States
+from righttime.pipeline.reach import RESIDENT_BYTES, States, bytes_of
 from righttime.pipeline.spans import Spans, Traced
 
 Wanted = Callable[[Traced], Spans]
@@ -38,16 +38,24 @@ class Read:
 
 
 class Kept:
-    """The state that one drain reads; `reads` tells what that was, so that another drain can find out whether it would read the same."""
+    """The state that one drain reads; `reads` tells what that was, so that another drain can find out whether it would read the same.
 
-    def __init__(self, analysed: Analysed, child: SparkSession, states: States, jobs: range, traced: Traced, *, reach: Reach) -> None:
+    Where the plan `serves_again`, small right sides of look-ups are read once and stay in memory: `resident` has them, for whoever lets them go.
+    """
+
+    def __init__(
+        self, analysed: Analysed, child: SparkSession, states: States, jobs: range, traced: Traced, *, reach: Reach, serves_again: bool = False
+    ) -> None:
         self._analysed = analysed
         self._child = child
         self._states = states
         self._up_to_job = jobs.start - 1
         self._traced = traced
         self._reach = reach
+        self._serves_again = serves_again
         self.reads: list[Read] = []
+        self.resident: list[DataFrame] = []
+        self._resident_bytes = 0
 
     def near(self, relation: Frame) -> Frame:
         """Return the relation as the operators of this drain take it."""
@@ -93,8 +101,21 @@ class Kept:
     def sides_of_lookup(self, node: Lookup, left: Signed | None, right: Signed | None) -> Parts:
         """Return the kept rows of a look-up that changes of the other side meet."""
         step = self._analysed.ids[node]
-        found = {LEFT: self._left_of(node, right) if right is not None else None, RIGHT: self.part(step, RIGHT) if left is not None else None}
+        rows = self.part(step, RIGHT) if left is not None else None
+        found = {LEFT: self._left_of(node, right) if right is not None else None, RIGHT: rows if rows is None else self._in_memory(rows)}
         return {part: frame for part, frame in found.items() if frame is not None}
+
+    def _in_memory(self, rows: Frame) -> Frame:
+        """Return rows so that the runs of a plan after the first one find them in memory, if they are few: opening a file takes longer than a thousand rows."""
+        if not self._serves_again:
+            return rows
+        frame = frame_of(rows)
+        size = bytes_of(frame)
+        if self._resident_bytes + size > RESIDENT_BYTES:
+            return rows
+        self._resident_bytes += size
+        self.resident.append(frame.localCheckpoint(eager=False))
+        return self.resident[-1]
 
     def _left_of(self, node: Lookup, right: Signed) -> Frame | None:
         """Return the left rows that changes of the right side may meet."""

@@ -7,6 +7,8 @@ neither to cast rows nor to write them.
 """
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType
 
 from righttime.changes.types import list_type, map_type
 
@@ -14,6 +16,11 @@ from righttime.changes.types import list_type, map_type
 def nullable(schema: pa.Schema) -> pa.Schema:
     """Return the columns with nulls allowed, in values inside of others, too; keys of maps never are null."""
     return pa.schema([pa.field(field.name, _with_nulls(field.type)) for field in schema])
+
+
+def arrow_columns(columns: StructType) -> pa.Schema:
+    """Return the columns of a frame as rows of it are kept."""
+    return nullable(pa.schema([pa.field(field.name, to_arrow_type(field.dataType, timezone="UTC")) for field in columns]))
 
 
 def with_nulls(rows: pa.Table) -> pa.Table:

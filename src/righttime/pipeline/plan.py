@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from righttime.pipeline import stateless
 from righttime.pipeline.again import Again, signed_again
 from righttime.pipeline.analysis import Analysed
+from righttime.pipeline.following import Follows, LinesCounted, changes_kept
 from righttime.pipeline.guard import Guard
 from righttime.pipeline.kept import Kept, remembered, taken, types_of
 from righttime.pipeline.nodes import (
@@ -43,7 +44,7 @@ from righttime.pipeline.operators.history import as_of, history
 from righttime.pipeline.operators.join import join, left_join, lookup, lookup_or_null
 from righttime.pipeline.operators.query import Frame, Query, Reach, quoted
 from righttime.pipeline.operators.signed import JOB, Parts, Signed, unite
-from righttime.pipeline.operators.target import OPERATION, additive_target, aggregated_target, keyed_target
+from righttime.pipeline.operators.target import KEYS, OPERATION, additive_target, aggregated_target, keyed_target
 from righttime.pipeline.reach import States
 from righttime.pipeline.shared import Inputs, Shared
 from righttime.pipeline.spans import Spans, Traced
@@ -54,13 +55,14 @@ from righttime.pipeline.step_columns import arrow_schema
 class Output:
     """One thing that a drain gives. `step` is the id of the step, or the table of a target; `part` names a part of its state.
 
-    `no_key`: rows for a target that have a null in their key.
+    `no_key`: rows for a target that have a null in their key. `follows` says how its rows can be had without Spark, where they can.
     """
 
     kind: Literal["target", "state", "dead_letter", "expectation", "no_key"]
     step: str
     part: str
     frame: Frame
+    follows: Follows | None = None
 
     def column(self, place: int) -> str:
         """Return the name under which it is collected, as the one at this place; what has the same columns may have the same name."""
@@ -82,8 +84,9 @@ class Plan:
         reach: Reach = "sent",
         spans: Mapping[str, Spans] | None = None,
         again: Again | None = None,
+        serves_again: bool = False,
     ) -> None:
-        """`again` has rows that steps could not take before; whoever gives some knows nothing of the `spans`."""
+        """`again` has rows that steps could not take before; whoever gives some knows nothing of the `spans`. `serves_again`: for other changes, too."""
         self._analysed = analysed
         self._child = child
         self._again = again or {}
@@ -91,7 +94,7 @@ class Plan:
         self._inputs = inputs
         self._guard = guard
         self._deltas: dict[Node, Signed | None] = {}
-        self.kept = Kept(analysed, child, states, jobs, self.traced(spans or {}), reach=reach)
+        self.kept = Kept(analysed, child, states, jobs, self.traced(spans or {}), reach=reach, serves_again=serves_again)
         self.shared = Shared(analysed, inputs, self.kept, reach=reach)
         self.outputs: list[Output] = []
 
@@ -123,7 +126,7 @@ class Plan:
         if isinstance(node, Union):
             return unite([self._narrow(node, place) for place in range(len(node.parts))])
         made, parts = self._with_state(step, node)
-        self._keep(step, parts)
+        self._keep(step, parts, {part: follows for part in parts if (follows := changes_kept(node, part)) is not None})
         if made is not None and isinstance(node, Join | Lookup | AsOf):
             # Of what it has joined Spark knows twice that it is in one partition, takes that for something else than once, and would shuffle it.
             made = replace(made, frame=self.kept.near(made.frame))
@@ -266,7 +269,7 @@ class Plan:
             )
         else:
             lines, parts = keyed_target(self._with_key(target), self.kept.parts(name, lambda traced: traced.keys(node, target.keys)), keys=target.keys)
-        self._keep(name, parts)
+        self._keep(name, parts, {} if self._analysed.casts[target.table] else {KEYS: LinesCounted(target.table, tuple(target.keys))})
         if lines is not None:
             lines = self._cast(target, lines)
             self._guard.lines(node if self._is_fused(target) else target, lines)
@@ -304,8 +307,8 @@ class Plan:
     def _only(self, given: Signed, names: list[str], carried: tuple[str, ...]) -> Signed:
         return replace(given, columns=(*names, *carried))
 
-    def _keep(self, step: str, parts: Parts) -> None:
-        self.outputs += [Output("state", step, part, frame) for part, frame in parts.items()]
+    def _keep(self, step: str, parts: Parts, follows: Mapping[str, Follows]) -> None:
+        self.outputs += [Output("state", step, part, frame, follows.get(part)) for part, frame in parts.items()]
 
     def _note(self, kind: Literal["dead_letter", "expectation", "no_key"], step: str, rows: Signed, *, with_row: bool) -> None:
         self.outputs.append(Output(kind, step, "", stateless.noted(rows, with_row=with_row)))

@@ -3,6 +3,7 @@
 In: the changes of a drain as Arrow tables, and the state of its flow.
 Out: what the drain gives.
 Promise: a plan is run again only if a new one would be the same but for the changes themselves: changes in the same streams, and the same files of state.
+What follows from the changes or from other outputs is not computed by Spark; small dimensions stay in its memory as long as a plan.
 
 A plan reads its changes from files whose names stay. Spark lists them when it plans, and opens them when it runs; so they are planned as large as they may
 ever be, and hold the changes of one drain as long as it runs.
@@ -25,10 +26,12 @@ from righttime.pipeline.analysis import Analysed
 from righttime.pipeline.collecting import bounded, run_union, tagged_union, untagged
 from righttime.pipeline.guard import Trusting
 from righttime.pipeline.kept import Read
-from righttime.pipeline.operators.query import writing
+from righttime.pipeline.nullable import arrow_columns
+from righttime.pipeline.operators.query import frame_of, writing
 from righttime.pipeline.operators.signed import JOB
 from righttime.pipeline.plan import Output, Plan
 from righttime.pipeline.reach import MIB, TASK_BYTES, Watched, one_task
+from righttime.pipeline.shared import rdd_of
 from righttime.pipeline.spans import Spans
 from righttime.pipeline.spark import SparkOwner, scan_files, set_up
 from righttime.pipeline.states import StateStore
@@ -69,12 +72,21 @@ class PlannedDrains:
         session = self._ready_session()
         plan = next((plan for plan in self._plans if plan.fits(self._states, changes, spans)), None)
         if plan is None:
-            plan = PlannedDrain(self._analysed, session, self._states, self._folder, self._streams, set(changes), jobs, spans, self._rows_max)
+            last = next((plan for plan in reversed(self._plans) if plan.streams == changes.keys()), None)
+            again = last is None or last.runs > 1  # as the last one of its kind did
+            plan = PlannedDrain(
+                self._analysed, session, self._states, self._folder, self._streams, set(changes), jobs, spans, self._rows_max, serves_again=again
+            )
             self.made += 1
-        others = [other for other in self._plans if other is not plan]
-        self._plans = others  # a failure may leave half of what is shared behind: then its plan is not used again
-        found = plan.run(changes, jobs)
-        self._plans = [*others, plan][-_PLANS_MAX:]
+        self._plans = [other for other in self._plans if other is not plan]
+        try:
+            found = plan.run(changes, jobs)
+        except BaseException:
+            plan.close()  # a failure may leave half of what is shared behind: it is not used again
+            raise
+        self._plans.append(plan)
+        if len(self._plans) > _PLANS_MAX:
+            self._plans.pop(0).close()
         return found
 
     def _ready_session(self) -> SparkSession:
@@ -99,27 +111,32 @@ class PlannedDrain:
         jobs: range,
         spans: Mapping[str, Spans],
         rows_max: int | None = None,
+        *,
+        serves_again: bool = True,
     ) -> None:
-        self._streams = changed
+        self.streams = changed
         self._rows_max = rows_max
+        self.runs = 0
         version = states.version
         number = next(_numbers)
         self._paths = {name: folder / f"flow.{analysed.flow.name}-plan-{number}-{name}.parquet" for name in changed}
         try:
             inputs: dict[str, DataFrame | None] = {name: self._input(session, name, streams[name]) if name in changed else None for name in streams}
-            self._plan = Plan(analysed, session, inputs, Watched(states), jobs, Trusting(), reach="task", spans=spans)
+            self._plan = Plan(analysed, session, inputs, Watched(states), jobs, Trusting(), reach="task", spans=spans, serves_again=serves_again)
             with writing(session):
-                self._outputs = self._plan.build()
+                outputs = self._plan.build()
+                self._outputs = [output for output in outputs if output.follows is None]
+                self._following = [(output, arrow_columns(frame_of(output.frame).schema)) for output in outputs if output.follows is not None]
                 self._columns = [output.column(place) for place, output in enumerate(self._outputs)]
                 self._union = bounded(tagged_union([output.frame for output in self._outputs], self._columns), rows_max) if self._outputs else None
         finally:
             self._remove()
         context: Any = session.sparkContext._jsc
         self._context = context.sc()
-        shared = self._plan.shared.rdds
-        self._shared = [rdd.id() for rdd in shared]
-        for rdd in shared:
-            # Put aside for one run, and computed again in the next: not checkpointed, which would be for good.
+        shared, resident = self._plan.shared.rdds, [rdd_of(frame) for frame in self._plan.kept.resident]
+        self._shared, self._resident = [rdd.id() for rdd in shared], [rdd.id() for rdd in resident]
+        for rdd in (*shared, *resident):
+            # Put aside for one run and computed again in the next, or read again if it is lost: not checkpointed, which would be for good.
             getattr(rdd, "checkpointData_$eq")(session._jvm.scala.Option.empty())  # type: ignore[union-attr]
         self._seen = self._sees(states, spans)
         self._is_known = version == states.version  # state may be summed up meanwhile: then it is not known what was seen
@@ -145,7 +162,7 @@ class PlannedDrain:
     def fits(self, states: StateStore, changes: Mapping[str, pa.Table], spans: Mapping[str, Spans]) -> bool:
         """Return whether a plan for these changes would be the same, and this one can be run again."""
         # Last what costs most: of many plans nobody ever asks.
-        return self._is_known and self._streams == changes.keys() and self._seen == self._sees(states, spans) and self._computes_all
+        return self._is_known and self.streams == changes.keys() and self._seen == self._sees(states, spans) and self._computes_all
 
     def _sees(self, states: StateStore, spans: Mapping[str, Spans]) -> _Seen:
         """Return what the plan would read of the state with changes between these values."""
@@ -160,18 +177,27 @@ class PlannedDrain:
 
     def run(self, changes: Mapping[str, pa.Table], jobs: range) -> Found:
         """Run the plan over these changes."""
-        if self._union is None:
-            return []
+        self.runs += 1
+        found = self._computed(self._union, changes) if self._union is not None else []
+        lines = {output.step: rows for output, rows in found if output.kind == "target"}
+        found += [(output, output.follows.rows(columns, changes, lines)) for output, columns in self._following if output.follows is not None]
+        _check_jobs(found, jobs)
+        return found
+
+    def _computed(self, union: DataFrame, changes: Mapping[str, pa.Table]) -> Found:
         try:
             for name, rows in changes.items():
                 self._write(self._paths[name], rows)
-            everything = run_union(self._union, self._rows_max)
+            everything = run_union(union, self._rows_max)
         finally:
             self._remove()
             self._forget()
-        found = [(output, untagged(everything, tag, column)) for tag, (output, column) in enumerate(zip(self._outputs, self._columns, strict=True))]
-        _check_jobs(found, jobs)
-        return found
+        return [(output, untagged(everything, tag, column)) for tag, (output, column) in enumerate(zip(self._outputs, self._columns, strict=True))]
+
+    def close(self) -> None:
+        """Let go of what stays in Spark's memory."""
+        for number in self._resident:
+            self._context.unpersistRDD(number, False)
 
     def _write(self, path: Path, rows: pa.Table) -> None:
         beside = path.with_suffix(".new")

@@ -21,6 +21,7 @@ MIB = 1024 * 1024
 TASK_BYTES = 16 * MIB
 TASK_STATE_BYTES = 128 * MIB
 SENT_BYTES = 256 * MIB
+RESIDENT_BYTES = 8 * MIB  # of files; rows in memory take several times as much
 WAYS_MAX = 256
 
 # Everything is in one partition: no exchange is needed, hash tables are built in place, and nothing is decided while the drain runs.
@@ -76,14 +77,14 @@ class Watched:
         return self._states.is_net(node, part)
 
     def _count(self, frames: Iterable[DataFrame]) -> None:
-        self._bytes += sum(map(_bytes, frames))
+        self._bytes += sum(map(bytes_of, frames))
         if self._bytes > TASK_STATE_BYTES:
             raise TooMuchState
 
 
 def reach_of(inputs: Iterable[DataFrame | None]) -> Reach:
     """Return the reach for changes of this size."""
-    size = sum(_bytes(frame) for frame in inputs if frame is not None)
+    size = sum(bytes_of(frame) for frame in inputs if frame is not None)
     return "task" if size <= TASK_BYTES else "sent" if size <= SENT_BYTES else "shuffled"
 
 
@@ -113,7 +114,7 @@ def set_up(child: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
             conf.set(name, value.get()) if value.isDefined() else conf.unset(name)
 
 
-def _bytes(frame: DataFrame) -> int:
+def bytes_of(frame: DataFrame) -> int:
     """Return the size of the files that a frame scans, as they are on disk; of other relations what Spark takes it to be."""
     leaves: Any = frame._jdf.queryExecution().analyzed().collectLeaves()
     found = [leaves.apply(place) for place in range(leaves.size())]

@@ -50,8 +50,7 @@ class Shared:
     @property
     def rdds(self) -> list[Any]:
         """What is computed once and put aside, as the JVM's RDDs."""
-        plans: list[Any] = [frame._jdf.queryExecution().logical() for _, frame in self._cuts]
-        return [plan.rdd() for plan in plans]
+        return [rdd_of(frame) for _, frame in self._cuts]
 
     @property
     def planned(self) -> list[DataFrame]:
@@ -87,3 +86,9 @@ class Shared:
             if changes:
                 found.add(node)
         return found
+
+
+def rdd_of(frame: DataFrame) -> Any:
+    """Return what a frame that was put aside begins at, as the JVM's RDD."""
+    plan: Any = frame._jdf.queryExecution().logical()
+    return plan.rdd()
