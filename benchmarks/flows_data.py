@@ -43,7 +43,7 @@ _LARGE = {"item": 18_000, "customer": 20_000, "store": 1_000, "date": 1_826, "ti
 _TINY = {"item": 40, "customer": 20, "store": 4, "date": 30, "time": 24, "promotion": 5}
 SIZES = {
     "XS": Size("XS", _TINY, 40, 12, 6, 3, 2, 2, (1, 100), 0),
-    "S": Size("S", _SMALL, 25_000, 1_000, 210, 21, 7, 10, (1, 100, 10_000, 1_000_000), 8),
+    "S": Size("S", _SMALL, 25_000, 1_000, 210, 21, 7, 10, (1, 100, 10_000, 1_000_000), 4),
     "M": Size("M", _LARGE, 242_000, 10_000, 210, 21, 7, 10, (1, 100, 10_000, 1_000_000), 1),
 }
 # Column of the business key, of the surrogate key, and an attribute that queries group by.
