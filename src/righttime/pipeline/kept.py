@@ -106,7 +106,7 @@ class Kept:
         return {part: frame for part, frame in found.items() if frame is not None}
 
     def _in_memory(self, rows: Frame) -> Frame:
-        """Return rows so that the runs of a plan after the first one find them in memory, if they are few: opening a file takes longer than a thousand rows."""
+        """Return rows so that the runs of a plan after the first one find them in memory, if they are few, and open no file again."""
         if not self._serves_again:
             return rows
         frame = frame_of(rows)

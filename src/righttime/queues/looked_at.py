@@ -5,19 +5,19 @@ Out: declarations, changes, cuts and dead letters, as from streams that are open
 Promise: writes and locks nothing. Every append that was acknowledged before the call is seen; whatever would change a stream is refused.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from righttime.changes.durations import Duration
 from righttime.errors import AnswerTooLarge, RightTimeError, WarehouseDamaged
 from righttime.errors.flows import UnknownStream
 from righttime.queues.appending import CATALOGUE
 from righttime.queues.commits import read_share
-from righttime.queues.declared import SHOWN_COLUMNS, Appended, ChangesIn, OnBad, StreamCut, StreamSchema, Times
+from righttime.queues.declared import SHOWN_COLUMNS, StreamCut, StreamSchema
 from righttime.queues.feed_log import Record, read_records
 from righttime.queues.peek import peek, stream_names
 
@@ -85,30 +85,21 @@ class LookedAtStreams:
 
     # -- what only a writer may do -----------------------------------------------------------------------------------
 
-    def create(
-        self,
-        name: str,
-        columns: str | pa.Schema,
-        *,
-        keys: Iterable[str] = (),
-        times: Times = "warehouse",
-        on_bad: OnBad = "error",
-        tolerance: Duration | None = None,
-        comment: str | None = None,
-        if_not_exists: bool = False,
-    ) -> StreamSchema:
+    # Whatever they are given is not looked at.
+
+    def create(self, *given: Any, **options: Any) -> NoReturn:
         raise self._refuse("create a stream")
 
-    def append(self, changes: Mapping[str, ChangesIn], *, transaction: str | None = None, time_us: int | None = None) -> Appended:
+    def append(self, *given: Any, **options: Any) -> NoReturn:
         raise self._refuse("append changes")
 
-    def heartbeat(self, name: str, time_us: int) -> None:
+    def heartbeat(self, *given: Any, **options: Any) -> NoReturn:
         raise self._refuse("append a heartbeat")
 
-    def replay(self, name: str, numbers: Iterable[int] | None = None, *, time_us: int | None = None) -> Appended:
+    def replay(self, *given: Any, **options: Any) -> NoReturn:
         raise self._refuse("replay dead letters")
 
-    def discard(self, name: str, numbers: Iterable[int] | None = None) -> int:
+    def discard(self, *given: Any, **options: Any) -> NoReturn:
         raise self._refuse("discard dead letters")
 
 
