@@ -190,6 +190,24 @@ def test_storing_and_declaring_in_doubt_are_finished_or_taken_back(wh: Warehouse
     assert wh.read("product").rows() == [(1,)]
 
 
+def test_a_table_declared_in_doubt_is_known_before_anybody_goes_on(wh: Warehouse, line: Proxy, postgres: TempPostgres) -> None:
+    """Who was halted until it was known would otherwise be told that there is no such table."""
+    engine: Any = engine_of(wh)
+    know, halted = engine.mover.declared_late, []
+
+    def watched(declared: Any) -> None:
+        halted.append(engine.catalyst.halted)
+        know(declared)
+
+    engine.mover.declared_late = watched
+    with gone_at_commit(wh, line, postgres, made=True), pytest.raises(CommitUnknown):
+        wh.create_table("product", "sku INT")
+    line.heal()
+    known(wh)
+    assert wh.tables() == ["product", "sale"]
+    assert [type(reason) for reason in halted] == [StateInDoubt]
+
+
 def test_a_writer_that_is_lost_acknowledges_nothing_more(wh: Warehouse, line: Proxy, postgres: TempPostgres, place: dict[str, Any], tmp_path: Path) -> None:
     """Another process has taken the warehouse over: commits to memory, which could never be kept, and answers, which would lack its rows, are refused."""
     load = wh.producer(name="till")

@@ -193,9 +193,10 @@ class Mover:
                     self._undeclare(doubt.step.order.declared)
             with self._catalyst.lock:
                 published = self._made(doubt.step, doubt.state, doubt.batches) if happened else None
+                if happened:
+                    self.declared_late(doubt.step.order.declared)  # before anybody is let on: the next to ask may ask for it
                 self.doubts.end(published)
             if happened:
-                self.declared_late(doubt.step.order.declared)
                 self._finish(doubt.step)
 
     def _run(self, order: Order) -> Published:
