@@ -86,6 +86,9 @@ class Settings(BaseSettings):
         default=64 * MIB, ge=1, description="Size at which the next file of the feed log is begun, and all tails of streams are sealed."
     )
     stream_cache_bytes: Count = Field(default=256 * MIB, ge=0, description="Bytes of segments that all streams together keep in memory.")
+    stream_unpacked_bytes: Count = Field(
+        default=8192 * MIB, ge=0, description="Bytes on disk in which all streams together keep segments unpacked whose rows are changed or deleted."
+    )
     stream_dead_letters_max: Count = Field(default=10_000, ge=0, description="Dead letters that a stream keeps before appends with bad changes are refused.")
     stream_appends_max: Count = Field(default=10_000, ge=1, description="Appends over the network whose outcome is known if they are sent again, newest first.")
 

@@ -22,6 +22,7 @@ from righttime.queues import segments as segments_module
 from righttime.queues.feed_log import FeedLog
 from righttime.queues.index import KeyIndex
 from righttime.queues.streams import Streams
+from righttime.queues.unpacked import UnpackedSegments
 from righttime.settings import load_settings
 from righttime.warehouse.durable import replace
 
@@ -107,6 +108,49 @@ def test_rows_come_from_disk_when_nothing_is_kept_in_memory(tmp_path: Path) -> N
     rows = streams.table("line", 10, ALWAYS).to_pylist()
     assert [(row["id"], row["tags"], row["place"], row["_ordinal"]) for row in rows] == [(3, ["3"], {"x": 3}, 3), (0, ["0"], {"x": 0}, 0)]
     streams.close()
+
+
+def test_old_rows_are_fetched_without_reading_their_segments_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each change of an old row would cost as much as the stream is long. Nothing of it is left in the folder, and the images are exact."""
+    streams = opened(tmp_path, stream_segment_rows=50, stream_cache_bytes=0)
+    streams.create("line", "id INT, tags ARRAY<STRING>, place STRUCT<x: INT NOT NULL>", keys=["id"])
+    for first in (0, 50):
+        streams.append({"line": [{"id": first + number, "tags": [str(first + number)], "place": {"x": first + number}} for number in range(50)]})
+    reads: list[Path] = []
+    read = pq.read_table
+
+    def counted(path: Path, **options: Any) -> pa.Table:
+        reads.append(path)
+        return read(path, **options)
+
+    monkeypatch.setattr(pq, "read_table", counted)
+    for number in (3, 70, 4, 71, 5):
+        streams.append({"line": [{"id": number, "_change_type": "delete"}]})
+    assert [path.name for path in reads] == segments(tmp_path)
+    assert [path for path in (tmp_path / "streams" / "line").iterdir() if path.suffix == ".arrow"] == []
+    rows = streams.table("line", 20, ALWAYS).to_pylist()
+    assert [(row["id"], row["tags"], row["place"]) for row in rows] == [(number, [str(number)], {"x": number}) for number in (3, 70, 4, 71, 5)]
+    streams.close()
+
+
+@pytest.mark.parametrize("bound", [{"bytes_max": 0}, {"bytes_max": 1 << 20, "files_max": 1}])
+def test_unpacked_segments_have_a_bound(tmp_path: Path, bound: dict[str, int]) -> None:
+    """Those used last are there; one that is larger than all that may be there is not."""
+    unpacked = UnpackedSegments(**bound)
+    for name in ("a.parquet", "b.parquet"):
+        unpacked.keep(tmp_path / name, pa.table({"name": [name]}))
+    found = {name: unpacked.get(tmp_path / name) for name in ("a.parquet", "b.parquet")}
+    assert {name: rows.to_pylist() for name, rows in found.items() if rows is not None} == (
+        {"b.parquet": [{"name": "b.parquet"}]} if "files_max" in bound else {}
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_costs_time_only(tmp_path: Path) -> None:
+    """What cannot be unpacked is read again when it is needed."""
+    unpacked = UnpackedSegments(bytes_max=1 << 20)
+    unpacked.keep(tmp_path / "absent" / "a.parquet", pa.table({"id": [1]}))
+    assert unpacked.get(tmp_path / "absent" / "a.parquet") is None
 
 
 def test_the_log_is_turned_and_what_it_knew_stays(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ class FedStreams(ReadableStreams):
         self.on_change: list[OnChange] = []
         self._issue = issue
         self._now_us = now_us
-        self._cache = SegmentCache(bytes_max=settings.stream_cache_bytes)
+        self._cache = SegmentCache(bytes_max=settings.stream_cache_bytes, unpacked_bytes_max=settings.stream_unpacked_bytes)
         folder.mkdir(parents=True, exist_ok=True)
         self._open_known()
         self._feed = Feed(folder / "_feed", settings=settings, streams=self._streams, cache=self._cache, seen=self._seen)

@@ -164,7 +164,8 @@ class History:
         return origin if isinstance(origin, pa.Table) else self._cache.read(origin, self._stored)
 
     def fetch(self, seqs: Numbers) -> pa.Table:
-        """Return the changes with some numbers, in the order of the numbers given."""
+        """Return the images in the changes with some numbers, in the order of the numbers given."""
+        columns = self.schema.columns
         order = np.argsort(seqs, kind="stable")
         ordered = seqs[order]
         tables, start = [], 0
@@ -172,11 +173,14 @@ class History:
             first = self._first_seq(part)
             stop = int(np.searchsorted(ordered, first + part.rows, side="left"))
             if stop > start:
-                tables.append(self._rows(part.origin).take(pa.array(ordered[start:stop] - first + part.start)))
+                tables.append(self._fetched(part.origin, columns, ordered[start:stop] - first + part.start))
                 start = stop
         back = np.empty_like(order)
         back[order] = np.arange(len(order))
-        return joined(tables, self._stored).take(pa.array(back))
+        return joined(tables, columns).take(pa.array(back))
+
+    def _fetched(self, origin: Segment | pa.Table, columns: pa.Schema, places: Numbers) -> pa.Table:
+        return self._cache.fetch(origin, columns, places) if isinstance(origin, Segment) else origin.select(columns.names).take(pa.array(places))
 
     def _first_seq(self, part: Part) -> int:
         if isinstance(part.origin, Segment):

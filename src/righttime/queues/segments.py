@@ -20,6 +20,7 @@ from righttime.changes.faults import CrashPoint, reach
 from righttime.errors import WarehouseDamaged
 from righttime.queues.declared import StreamSchema
 from righttime.queues.index import Numbers
+from righttime.queues.unpacked import UnpackedSegments
 from righttime.warehouse.durable import TEMPORARY_PREFIX, remove_quietly, sync_file, sync_folder
 
 _ROW_GROUP = 131_072
@@ -101,8 +102,9 @@ def find_segments(folder: Path) -> list[tuple[Segment, Commits]]:
 class SegmentCache:
     """Rows of segments that were written or read last, up to a number of bytes; safe to use from any thread."""
 
-    def __init__(self, *, bytes_max: int) -> None:
+    def __init__(self, *, bytes_max: int, unpacked_bytes_max: int) -> None:
         self._bytes_max = bytes_max
+        self._unpacked = UnpackedSegments(bytes_max=unpacked_bytes_max)
         self._lock = threading.Lock()
         self._tables: OrderedDict[Path, pa.Table] = OrderedDict()
         self._bytes = 0
@@ -120,18 +122,39 @@ class SegmentCache:
 
     def read(self, segment: Segment, schema: pa.Schema) -> pa.Table:
         """Return all rows of a segment, as one chunk."""
-        with self._lock:
-            rows = self._tables.get(segment.path)
-            if rows is not None:
-                self._tables.move_to_end(segment.path)
-                return rows
-        try:
-            # Parquet knows nothing of fields inside arrays that may not be null; the stream's declaration does.
-            rows = pq.read_table(segment.path).cast(schema).combine_chunks()
-        except (OSError, pa.ArrowException) as error:
-            raise WarehouseDamaged(path=segment.path, reason=f"the segment cannot be read ({error})") from error
-        self.keep(segment.path, rows)
+        rows = self._kept(segment.path)
+        if rows is None:
+            rows = _read(segment.path, schema)
+            self.keep(segment.path, rows)
         return rows
+
+    def fetch(self, segment: Segment, schema: pa.Schema, places: Numbers) -> pa.Table:
+        """Return the columns of a schema of a few rows of a segment, by their places.
+
+        Changes of old rows ask for single ones all over a stream. So what they need is unpacked once, and does not drive out of memory what drains read.
+        """
+        rows = self._kept(segment.path)
+        if rows is None:
+            rows = self._unpacked.get(segment.path)
+        if rows is None:
+            rows = _read(segment.path, schema)
+            self._unpacked.keep(segment.path, rows)
+        return rows.select(schema.names).take(pa.array(places))
+
+    def _kept(self, path: Path) -> pa.Table | None:
+        with self._lock:
+            rows = self._tables.get(path)
+            if rows is not None:
+                self._tables.move_to_end(path)
+            return rows
+
+
+def _read(path: Path, schema: pa.Schema) -> pa.Table:
+    try:
+        # Parquet knows nothing of fields inside arrays that may not be null; the stream's declaration does.
+        return pq.read_table(path, columns=schema.names).cast(schema).combine_chunks()
+    except (OSError, pa.ArrowException) as error:
+        raise WarehouseDamaged(path=path, reason=f"the segment cannot be read ({error})") from error
 
 
 def joined(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
