@@ -11,6 +11,7 @@ ever be, and hold the changes of one drain as long as it runs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from itertools import count
@@ -40,6 +41,7 @@ from righttime.warehouse.durable import remove_quietly
 _PLANS_MAX = 4
 _FILE_BYTES = TASK_BYTES + 16 * MIB  # Parquet may take more than Arrow, by its pages and footers
 _ONCE = ("Exchange", "Subquery", "InMemoryTableScan")  # how the names of such steps end
+_MAYBE_ONCE = re.compile("|".join(_ONCE), re.IGNORECASE)
 _numbers = count(1)
 
 
@@ -146,6 +148,8 @@ class PlannedDrain:
         """Whether each run computes everything anew. What Spark has shuffled or sent, or the answer to a query within a query, it would not."""
         frames = [*self._plan.shared.planned, *([self._union] if self._union is not None else [])]
         plans: list[Any] = [frame._jdf.queryExecution().executedPlan() for frame in frames]
+        # A plan is walked, at some questions to Java for each step, only if its text has such a word: it may also be the name of a column.
+        plans = [plan for plan in plans if _MAYBE_ONCE.search(plan.toString())]
         while plans:
             plan = plans.pop()
             if plan.nodeName().endswith(_ONCE) or not plan.subqueries().isEmpty():
