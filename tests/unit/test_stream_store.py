@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -133,17 +134,48 @@ def test_old_rows_are_fetched_without_reading_their_segments_again(tmp_path: Pat
     streams.close()
 
 
-@pytest.mark.parametrize("bound", [{"bytes_max": 0}, {"bytes_max": 1 << 20, "files_max": 1}])
-def test_unpacked_segments_have_a_bound(tmp_path: Path, bound: dict[str, int]) -> None:
-    """Those used last are there; one that is larger than all that may be there is not."""
+@pytest.mark.parametrize("bound", [{"bytes_max": 20}, {"bytes_max": 1 << 20, "files_max": 2}])
+def test_unpacked_segments_have_a_bound_and_changes_all_over_a_larger_stream_find_most_of_them(tmp_path: Path, bound: dict[str, int]) -> None:
+    """If the last one asked for always came in, each of them would be unpacked each time. Those that nobody asks for any more make room."""
     unpacked = UnpackedSegments(**bound)
-    for name in ("a.parquet", "b.parquet"):
-        unpacked.keep(tmp_path / name, pa.table({"name": [name]}))
-    found = {name: unpacked.get(tmp_path / name) for name in ("a.parquet", "b.parquet")}
-    assert {name: rows.to_pylist() for name, rows in found.items() if rows is not None} == (
-        {"b.parquet": [{"name": "b.parquet"}]} if "files_max" in bound else {}
-    )
+    rows = pa.table({"id": pa.array([7], pa.int64())})
+
+    def fetched(names: str) -> str:
+        """Ask for segments one after the other as a fetch does; return those that were here."""
+        here = ""
+        for name in names:
+            if (found := unpacked.get(tmp_path / name)) is None:
+                unpacked.keep(tmp_path / name, rows)
+            elif found.equals(rows):
+                here += name
+        return here
+
+    assert [fetched("abc") for _ in range(3)] == ["", "ab", "ab"]
+    assert [fetched("cd") for _ in range(3)] == ["", "c", "cd"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_one_that_is_larger_than_all_that_may_be_there_drives_none_out(tmp_path: Path) -> None:
+    """It is read again each time, and the others are there."""
+    unpacked = UnpackedSegments(bytes_max=20)
+    for name, size in (("a", 1), ("b", 100), ("b", 100), ("b", 100)):
+        unpacked.keep(tmp_path / name, pa.table({"id": pa.array([7] * size, pa.int64())}))
+    assert [unpacked.get(tmp_path / name) is not None for name in "ab"] == [True, False]
+
+
+def test_what_is_for_speed_leaves_the_disk_to_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of what was free stays free."""
+    free = 39
+
+    def usage(_: Path) -> Any:
+        return SimpleNamespace(free=free)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    unpacked = UnpackedSegments(bytes_max=1 << 20)
+    for name in "abc":
+        unpacked.keep(tmp_path / name, pa.table({"id": pa.array([7], pa.int64())}))
+        free -= 8 * (unpacked.get(tmp_path / name) is not None)
+    assert [unpacked.get(tmp_path / name) is not None for name in "abc"] == [True, True, False]
 
 
 def test_a_full_disk_costs_time_only(tmp_path: Path) -> None:
