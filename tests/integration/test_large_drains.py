@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 import righttime as rt
 from righttime.errors.flows import DrainTooLarge, FlowFailed, LookupFailed, TooManyDeadLetters
 from righttime.flows.engine import DrainEngine
-from righttime.pipeline import collecting, filed
+from righttime.pipeline import collecting, filed, shared
 from righttime.pipeline.execute import Room
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.results import DrainResult
@@ -174,3 +174,25 @@ def test_a_row_that_fails_among_too_many_stops_the_flow_with_its_own_code(child:
     assert refused.value.code == "flow.drain_too_large"
     assert refused.value.context["bound"] == 5
     assert not isinstance(refused.value, FlowFailed)
+
+
+def test_steps_that_read_a_step_twice_do_not_double_its_partitions(child: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a drain of ten such steps has thousands of tasks, of which each has a row or none."""
+    flow = Flow("often")
+    rows = flow.stream("sale").select("id", v="CAST(v AS INT)")
+    for _ in range(4):
+        rows = rows.union(rows.derive(v="v + 1"))
+    rows.aggregate(by="id", n="count(*)", v="sum(v)").into("often", keys="id")
+    bench = Bench(flow, child, streams=STREAMS, tables={"often": ("id INT, n BIGINT NOT NULL, v BIGINT", ["id"])})
+    bench.put("sale", 1, *({"id": number, "k": "a", "v": number, "at": None} for number in range(3)))
+    monkeypatch.setattr(shared, "_TASKS_MAX", 2)
+    partitions: list[int] = []
+    close = shared.Shared.close
+
+    def counted(self: shared.Shared) -> None:
+        partitions.extend(rdd.getNumPartitions() for rdd in self.rdds)
+        close(self)
+
+    monkeypatch.setattr(shared.Shared, "close", counted)
+    assert bench.drain(1, reach="sent")[0]["often"] == [{"id": number, "n": 16, "v": 16 * number + 32} for number in range(3)]
+    assert max(partitions) == 2 * child.sparkContext.defaultParallelism

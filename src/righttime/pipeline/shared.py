@@ -17,10 +17,12 @@ from righttime.pipeline.analysis import Analysed
 from righttime.pipeline.kept import Kept, remembered
 from righttime.pipeline.nodes import Apply, Derive, Lookup, Node, Select, StreamNode, Union, Where
 from righttime.pipeline.operators.join import LEFT
-from righttime.pipeline.operators.query import Reach, frame_of
+from righttime.pipeline.operators.query import Frame, Query, Reach, frame_of, in_partitions
 from righttime.pipeline.operators.signed import Signed
 
 Inputs = Mapping[str, DataFrame | None]
+
+_TASKS_MAX = 16  # for each core
 
 
 class Shared:
@@ -41,11 +43,19 @@ class Shared:
         if made is None or self._uses[node] < 2 or (isinstance(node, StreamNode) and self._reach == "task"):
             return made
         columns = tuple(name for name in made.columns if name.startswith("_") or name in self._analysed.used[step])
-        # Of a union Spark does not know that it is in one partition, and would shuffle whatever comes after it.
-        before = frame_of(self._kept.near(replace(made, columns=columns).rows()))
+        before = frame_of(self._gathered(replace(made, columns=columns).rows()))
         frame = before.localCheckpoint(eager=False)
         self._cuts.append((before, frame))
         return replace(made, frame=frame, columns=columns)
+
+    def _gathered(self, rows: Frame) -> Frame:
+        """Return rows in as few partitions as they need to be put aside in."""
+        if self._reach == "task":
+            # Of a union Spark does not know that it is in one partition, and would shuffle whatever comes after it.
+            return self._kept.near(rows)
+        # A union or a join has the partitions of all its parts. Where these are parts of one step there are twice as many with each step, and soon too many.
+        with Query(rows) as sql:
+            return sql.run(in_partitions(sql.view(rows), _TASKS_MAX * rows.sparkSession.sparkContext.defaultParallelism))
 
     @property
     def rdds(self) -> list[Any]:

@@ -150,4 +150,9 @@ def spread(keys: Sequence[str], reach: Reach) -> str:
 
 def in_one_partition(relation: str) -> str:
     """Return the query for a relation whose rows are all in one partition afterwards."""
-    return f"SELECT /*+ COALESCE(1) */ * FROM {relation}"
+    return in_partitions(relation, 1)
+
+
+def in_partitions(relation: str, most: int) -> str:
+    """Return the query for a relation that has at most so many partitions afterwards; nothing is sent for it."""
+    return f"SELECT /*+ COALESCE({most}) */ * FROM {relation}"
