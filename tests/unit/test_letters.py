@@ -152,5 +152,27 @@ def test_a_letter_goes_with_its_row_though_the_row_fails_for_another_reason_then
     assert [letter.reason for letter in reopened._letters.values()] == ["no 0x2"] and len(reopened.again(None, job=4).letters) == 1
 
 
+def test_rows_that_go_together_take_all_letters_with_them_that_they_came_with() -> None:
+    """One of two letters stayed, and the other was there -1 times: tried again, it gave the targets a row that is nowhere."""
+    about = {"step": "02_apply", "origin": "f.py:1", "row": '{"k":1}'}
+    came = [(1, 1, "0x1", image(1)), (2, 1, "0x2", image(1)), (2, 1, "0x3", image(2))]
+    for went, left in (
+        ([(3, -2, "0x4", image(1))], ["0x3"]),
+        ([(3, -2, "0x1", image(1))], ["0x3"]),
+        ([(3, -1, "0x4", image(2))], ["0x1", "0x2"]),
+        ([(3, -1, "0x1", image(2))], ["0x1", "0x2"]),
+        ([(3, -2, "0x4", image(1)), (4, -1, "0x5", image(2))], []),
+    ):
+        book = LetterBook("sales", {}, letters_max=5)
+        rows = [{**about, "job": job, "weight": weight, "reason": at, "image": of} for job, weight, at, of in [*came, *went]]
+        _, kept = book.take(pa.Table.from_pylist(rows, DEAD_LETTERS), {}, {})
+        reopened = LetterBook("sales", {}, letters_max=5)
+        reopened.load(kept)
+        reopened.load_images(book.kept_images())
+        for one in (book, reopened):
+            assert sorted((letter.reason, letter.times) for letter in one._letters.values()) == [(reason, 1) for reason in left]
+            assert sorted(letter.image or b"" for letter in one.again(None, job=5).letters) == [image(2 if reason == "0x3" else 1) for reason in left]
+
+
 def image(k: int) -> bytes:
     return image_of(pa.table({"k": [k], "_job": [1], "_w": [1]}))

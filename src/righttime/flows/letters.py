@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,8 +19,9 @@ import pyarrow as pa
 from righttime.changes.schema import TableSchema, declare_table
 from righttime.errors.flows import TooManyDeadLetters
 from righttime.errors.spark_words import in_short
-from righttime.pipeline.again import Again, rows_again
-from righttime.pipeline.failed import DEAD_LETTERS, DeadLetter
+from righttime.flows.replays import Retried
+from righttime.pipeline.again import rows_again
+from righttime.pipeline.failed import DeadLetter
 from righttime.pipeline.filed import Lines, jobs_of, lines_of
 
 STEP = "dead_letters"
@@ -46,29 +47,6 @@ class Letter:
     row: str
     times: int
     job: int
-
-
-@dataclass(frozen=True, slots=True)
-class Retried:
-    """Letters that are tried again: their rows by step, the letters as rows that go, and ids that no letter has."""
-
-    rows: Again
-    letters: Sequence[DeadLetter]
-    unknown: tuple[str, ...]
-
-    def with_them(self, failed: pa.Table) -> pa.Table:
-        """Return the failed rows of their drain, and then these as rows that go: what fails again for the same reason has never gone."""
-        return pa.concat_tables([failed, pa.Table.from_pylist([asdict(letter) for letter in self.letters], DEAD_LETTERS)])
-
-    def passed(self, failed: pa.Table) -> int:
-        """Return how many of them did not fail again."""
-        tried: Counter[tuple[str, bytes | None]] = Counter()
-        for letter in self.letters:
-            tried[letter.step, letter.image] -= letter.weight
-        for row in failed.to_pylist():
-            if row["weight"] > 0 and (row["step"], row["image"]) in tried:
-                tried[row["step"], row["image"]] = 0
-        return sum(tried.values())
 
 
 class LetterBook:
@@ -150,9 +128,10 @@ class LetterBook:
             self._take_away(targets, number)
             # First what comes: what goes is among it, or was there before.
             for row in sorted((row for row in rows if row["job"] == number), key=lambda row: row["weight"] < 0):
-                letter = self._worded(Letter(row["step"], row["origin"], row["reason"], row["row"], row["weight"], parts_of.get(number, number)))
-                self._apply(letter)
-                self._note_image(letter, row.get("image"), number)
+                given = Letter(row["step"], row["origin"], row["reason"], row["row"], row["weight"], parts_of.get(number, number))
+                for letter in self._worded(given, row.get("image")):
+                    self._apply(letter)
+                    self._note_image(letter, row.get("image"), number)
             changed = [(name, before.get(name), self._letters.get(name)) for name in before.keys() | self._letters.keys()]
             changed = [(name, old, new) for name, old, new in changed if old != new]
             kept += [_state(old, -old.times, number) for _, old, _ in changed if old is not None]
@@ -183,18 +162,35 @@ class LetterBook:
         if name not in self._letters:
             del self._images[name]
 
-    def _worded(self, letter: Letter) -> Letter:
+    def _worded(self, letter: Letter, image: bytes | None) -> list[Letter]:
         """Return the letter with its reason in short, unless it is known by a long one: the first version kept these, and it is the same letter.
 
-        A row that goes has the reason that it came with, whatever it fails for now: what a function raises may have an address or a time in it.
+        A row that goes has the reasons that it came with, whatever it fails for now: what a function raises may have an address or a time in it.
         """
-        if self._id(letter) in self._letters:
-            return letter
         short = replace(letter, reason=in_short(letter.reason))
-        if letter.times > 0 or letter.step in self._keys or self._id(short) in self._letters:
-            return short
-        came = next((one for one in self._letters.values() if (one.step, one.row) == (letter.step, letter.row) and one.times > 0), short)
-        return replace(letter, reason=came.reason)
+        own = letter if self._id(letter) in self._letters else short
+        if letter.times > 0 or letter.step in self._keys:
+            return [own]
+        known = self._letters.get(self._id(own))
+        if known is not None and known.times + letter.times >= 0 and (image is None or self._times(self._id(own), image) + letter.times >= 0):
+            return [own]
+        return self._parted(own, image)
+
+    def _parted(self, letter: Letter, image: bytes | None) -> list[Letter]:
+        """Return what goes as parts of the letters that the row came with, those of its image first: one that stays could be tried again, and is no row."""
+        same = [(name, one) for name, one in self._letters.items() if (one.step, one.row) == (letter.step, letter.row) and one.times > 0]
+        same.sort(key=lambda each: (self._times(each[0], image) <= 0, each[0] != self._id(letter)))
+        parts, left = [], -letter.times
+        for name, one in same:
+            here = min(left, self._times(name, image) or one.times)
+            if here > 0:
+                parts.append(replace(letter, reason=one.reason, times=-here))
+                left -= here
+        return [*parts, replace(letter, times=-left)] if left else parts
+
+    def _times(self, name: str, image: bytes | None) -> int:
+        """Return how often a letter has an image."""
+        return self._images[name][image] if image is not None and name in self._images else 0
 
     def _held(self) -> set[str]:
         """Return the steps into tables that have letters."""

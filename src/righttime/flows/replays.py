@@ -6,8 +6,14 @@ Promise: each request is taken by one drain, and answered when the job that it c
 """
 
 import threading
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+
+import pyarrow as pa
+
+from righttime.pipeline.again import Again
+from righttime.pipeline.failed import DEAD_LETTERS, DeadLetter
 
 
 @dataclass(slots=True, eq=False)
@@ -18,6 +24,29 @@ class Replay:
     passed: int = 0
     unknown: tuple[str, ...] = ()
     done: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """Letters that are tried again: their rows by step, the letters as rows that go, and ids that no letter has."""
+
+    rows: Again
+    letters: Sequence[DeadLetter]
+    unknown: tuple[str, ...]
+
+    def with_them(self, failed: pa.Table) -> pa.Table:
+        """Return the failed rows of their drain, and then these as rows that go: what fails again for the same reason has never gone."""
+        return pa.concat_tables([failed, pa.Table.from_pylist([asdict(letter) for letter in self.letters], DEAD_LETTERS)])
+
+    def passed(self, failed: pa.Table) -> int:
+        """Return how many of them did not fail again."""
+        tried: Counter[tuple[str, bytes | None]] = Counter()
+        for letter in self.letters:
+            tried[letter.step, letter.image] -= letter.weight
+        for row in failed.to_pylist():
+            if row["weight"] > 0 and (row["step"], row["image"]) in tried:
+                tried[row["step"], row["image"]] = 0
+        return sum(tried.values())
 
 
 class Replays:
