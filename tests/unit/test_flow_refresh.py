@@ -70,6 +70,16 @@ def test_a_refresh_over_a_source_that_stands_still_says_what_it_waits_for(wh: Wa
         runner.stop()
 
 
+def test_targets_that_were_never_loaded_are_not_called_as_stale_as_1970_is_old(wh: Warehouse) -> None:
+    """They are as stale as it has been possible to ask for them."""
+    runner, _ = run_plain(wh, {"t": "a"}, rebuild=True)
+    try:
+        with pytest.raises(FreshnessUnavailable, match=r"it is 0\.000 s stale"):
+            RunningFlow(wh._flows("test"), runner).wait(timeout=0.1)
+    finally:
+        runner.stop()
+
+
 def test_what_other_streams_had_says_nothing_of_a_new_one(wh: Warehouse) -> None:
     """A flow that reads one more stream waits for that one, too: what comes late there is not left out for ever."""
     wh.stream("a").insert([{"k": 1, "v": 1}], time=100 * SECOND)

@@ -224,10 +224,13 @@ class Cuts(CatalystMemory):
             table=wait.table_of(flow),
             source=flow.source,
             waited_s=self.clock.monotonic_s() - wait.started_s,
-            # One that has loaded nothing yet is as stale as it has been possible to ask for it.
-            stale_s=max(self.authority.read_us() - (newest_us if newest_us > 0 else self._opened_us), 0) / 1e6,
+            stale_s=self.stale_s(newest_us),
             why=_why_late(flow, cut_us),
         )
+
+    def stale_s(self, newest_us: int) -> float:
+        """Return how old a state is. One that has loaded nothing yet is as stale as it has been possible to ask for it."""
+        return max(self.authority.read_us() - (newest_us if newest_us > 0 else self._opened_us), 0) / 1e6
 
     def _refuse_blurred(self, flow: Maintainer, cut_us: int, wait: _Wait) -> None:
         raise AsOfUnavailable(

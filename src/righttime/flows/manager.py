@@ -267,8 +267,8 @@ class Flows:
         try:
             # While targets are built anew, queries get the old ones, which may be as fresh as this.
             if not runner.await_rebuilt(wait_s):
-                link, now_us, waited_s = runner.link, catalyst.authority.read_us(), catalyst.clock.monotonic_s() - begun_s
-                why, stale_s = link.trouble or link.hindrance or self._why_rebuilding(runner), max(now_us - link.horizon_us, 0) / 1e6
+                link, waited_s = runner.link, catalyst.clock.monotonic_s() - begun_s
+                why, stale_s = link.trouble or link.hindrance or self._why_rebuilding(runner), catalyst.stale_s(link.horizon_us)
                 raise FreshnessUnavailable(table=link.tables[0], source=link.source, waited_s=waited_s, stale_s=stale_s, why=why)
             catalyst.ensure_accuracy(up_to_us, runner.link.tables, deadline_s=begun_s + wait_s)
         except FreshnessUnavailable:
