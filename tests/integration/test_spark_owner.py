@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from righttime.errors import NullNotAllowed, SqlFailed, UnknownColumn, WrongType
+from righttime.pipeline.reach import ONE_TASK, set_up
 from righttime.pipeline.spark import SparkOwner
 from righttime.settings import load_settings
 
@@ -116,6 +117,15 @@ def test_a_child_does_not_take_over_what_the_user_set(spark_owner: SparkOwner, a
     assert child.conf.get("spark.sql.session.timeZone") == "UTC"
     assert child.conf.get("spark.sql.ansi.enabled") == "true"
     assert awkward_parent.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+
+
+def test_many_joins_of_a_few_rows_have_room_in_one_task(spark_owner: SparkOwner) -> None:
+    """As small drains of wide flows have them: each took a page of 64 MiB, and after some thirty Spark had no memory left."""
+    child, places = spark_owner.child(), range(1, 45)
+    child.range(3).selectExpr("CAST(id AS STRING) AS k").coalesce(1).createOrReplaceTempView("t")
+    joins = " ".join(f"JOIN t t{place} ON t.k = t{place}.k" for place in places)
+    with set_up(child, ONE_TASK):
+        assert child.sql(f"SELECT /*+ SHUFFLE_HASH({', '.join(f't{place}' for place in places)}) */ count(*) FROM t {joins}").collect() == [(3,)]
 
 
 def test_a_relation_holds_the_rows_of_its_files_and_of_no_others(spark_owner: SparkOwner, tmp_path: Path) -> None:

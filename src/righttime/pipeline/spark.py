@@ -250,6 +250,8 @@ def _session_conf(settings: Settings, *, folder: Path) -> dict[str, str]:
             "spark.sql.shuffle.partitions": str(cores),
             # Opening a local file costs what reading 64 KiB costs, not 4 MiB: fewer, fuller tasks over small files.
             "spark.sql.files.openCostInBytes": "65536",
+            # A drain is one task. Each of its joins and windows takes a page, however few rows it has: of 64 MiB, the default, memory has thirty.
+            "spark.buffer.pageSize": "4m",
         }
     return conf | settings.spark_conf
 
