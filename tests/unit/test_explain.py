@@ -105,3 +105,36 @@ def test_a_reader_explains_from_files_and_not_beside_a_writer(tmp_path: Path) ->
         assert (found.shared, found.estimate_s, [(need.flow, need.rows) for need in found.flows]) == (False, None, [("plain", 2)])
         assert "righttime run" in found.flows[0].trouble
         assert reader.explain("SELECT * FROM copy", freshness="5s").shared
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_staleness_is_counted_from_the_oldest_change_that_was_not_loaded(tmp_path: Path, read_only: bool) -> None:
+    """Nothing happened for an hour after the last load: what is stored is as fresh as the first change after that hour lets it be."""
+    clock = ManualClock(100.0)
+    with rt.open(tmp_path / "wh", clock=clock) as wh:
+        wh.create_table("copy", COLUMNS, keys=["k"])
+        stream = wh.create_stream("here", COLUMNS, keys=["k"])
+        Catalogue(tmp_path / "wh" / "flows").begin("plain", ["here"], ["copy"], "", next_job=1)
+        runner, _ = run_plain(wh, {"copy": "here"})
+        stream.insert([{"k": 1, "v": 0}])
+        assert wh.read("copy", wait="20s").rows() == [(1, 0)]
+        runner.stop()
+        wh.materialize()
+        clock.advance(3600)
+        stream.insert([{"k": 2, "v": 0}])
+        clock.advance(10)
+        stream.insert([{"k": 3, "v": 0}])
+        clock.advance(10)
+    with rt.open(tmp_path / "wh", read_only=read_only, clock=clock) as reader:
+        assert reader.explain("SELECT * FROM copy", freshness="21s").shared
+        assert not reader.explain("SELECT * FROM copy", freshness="19s").shared
+        answer = reader.read("copy", freshness="21s")
+        assert (answer.rows(), answer.receipt.late) == ([(1, 0)], False)
+        assert answer.receipt.given_s == pytest.approx(20, abs=0.1)
+        with pytest.raises(rt.FreshnessUnavailable) as refused:
+            reader.read("copy", freshness="19s")
+        assert refused.value.context["stale_s"] == pytest.approx(20, abs=0.1)
+        late = reader.read("copy", on_late="answer")
+        assert (late.rows(), late.receipt.late) == ([(1, 0)], True)
+        assert late.receipt.given_s == pytest.approx(20, abs=0.1)
+        assert [(cut.last_inside.number, cut.first_outside.number) for cut in late.receipt.streams if cut.last_inside and cut.first_outside] == [(1, 2)]

@@ -23,9 +23,10 @@ _NOTED_MAX = 100_000  # changes that are not published, one by one
 class Maintainer(Link):
     """One flow; the catalyst's lock guards it, `asked` wakes its runner.
 
-    `backlog_us` is the time up to which there may be changes that were not noted one by one, `arrived_us` the time up to which every source has
-    delivered (None: always up to now), `late_stream` the one that is behind, and `tolerance_us` the lag that queries put up with there. Commits to tables
-    that are streams are noted as changes when they are made; `pulled_us` is up to when those streams have them (None: there are none).
+    `backlog_us` is the time up to which there may be changes that were not noted one by one, none of them before `backlog_from_us`, `arrived_us` the time
+    up to which every source has delivered (None: always up to now), `late_stream` the one that is behind, and `tolerance_us` the lag that queries put up
+    with there. Commits to tables that are streams are noted as changes when they are made; `pulled_us` is up to when those streams have them (None: there
+    are none).
     Up to `closed_us` it is settled where jobs end. `trouble` says why nothing will be delivered, `failure` is the error that the flow has stopped with, and
     `hindrance` says why a stream does not go on for the moment.
     Who is `nudged` looks around before it waits again. With `loose`, queries take what is there (near-real-time loading, the yardstick of the benchmarks).
@@ -39,6 +40,7 @@ class Maintainer(Link):
     closed_us: int = 0
     tolerance_us: int = 0
     backlog_us: int = 0
+    backlog_from_us: int = 0
     loose: bool = False
     cuts: list[int] = field(default_factory=list)
     trouble: str = ""
@@ -57,7 +59,7 @@ class Maintainer(Link):
             return
         self._noted.insert(place, time_us)
         if len(self._noted) > _NOTED_MAX:
-            self.backlog_us = max(self.backlog_us, self._noted[-1])
+            self.backlog_from_us, self.backlog_us = self.pending_us or 0, max(self.backlog_us, self._noted[-1])
             self._noted.clear()
         self.refresh()
 
@@ -84,10 +86,11 @@ class Maintainer(Link):
 
     @property
     def pending_us(self) -> int | None:
-        """The oldest change that is not published; earlier than it really is as long as there is a backlog."""
+        """The oldest change that is not published; earlier than it really is once a part of a backlog is."""
+        oldest = self._noted[:1]
         if self.horizon_us < self.backlog_us:
-            return self.horizon_us + 1
-        return self._noted[0] if self._noted else None
+            oldest.append(max(self.backlog_from_us, self.horizon_us + 1))
+        return min(oldest, default=None)
 
     def publish(self, first_us: int, horizon_us: int) -> None:
         """Note a published job: its first change, and its horizon."""

@@ -49,9 +49,10 @@ class FlowsElsewhere:
                 self._note(link, [streams[name] for name in self._streams_of(entry) if name in streams])
 
     def _note(self, link: Maintainer, read: Sequence[Peeked]) -> None:
+        lacking = self._lacking_from(read, link.horizon_us)
         waiting = [time_us for stream in read for time_us, _ in self._unpulled(stream)]
         sources = [stream for stream in read if stream.complete_us is not None and stream.schema.table is None]
-        link.backlog_us = max([0, *(stream.last_us for stream in read), *waiting])
+        link.backlog_from_us, link.backlog_us = lacking or 0, max([0, *(stream.last_us for stream in read), *waiting])
         link.tolerance_us = min((stream.schema.tolerance_us or 0 for stream in sources), default=0)
         link.arrived_us, link.late_stream = min(((stream.complete_us, stream.schema.name) for stream in sources), default=(None, ""))
         link.trouble = _NOT_LOADED if link.backlog_us > link.horizon_us else _ONLY_READS
@@ -91,9 +92,8 @@ class FlowsElsewhere:
                 names = self._streams_of(entry)
                 read = [streams[name] for name in names if name in streams]
                 rows = sum(self._lacking(read, link.horizon_us, _FOREVER_US).values())
-                firsts = [first_us for stream in read if (first_us := stream.first_after(link.horizon_us)) is not None]
-                firsts += [time_us for stream in read for time_us, _ in self._unpulled(stream, link.horizon_us)[:1]]
-                lag_s = max(now_us - min(firsts), 0) / 1e6 if firsts else 0.0
+                first_us = self._lacking_from(read, link.horizon_us)
+                lag_s = 0.0 if first_us is None else max(now_us - first_us, 0) / 1e6
                 found.append(FlowStatus(entry.name, False, "", names, link.tables, 0, rows, link.horizon_us, lag_s, ()))
         return tuple(found)
 
@@ -117,6 +117,11 @@ class FlowsElsewhere:
             unpulled = sum(rows for time_us, rows in self._unpulled(stream, after_us) if time_us <= up_to_us)
             counted[stream.schema.name] = stream.rows_after(after_us) - stream.rows_after(up_to_us) + unpulled
         return {name: rows for name, rows in counted.items() if rows}
+
+    def _lacking_from(self, read: Iterable[Peeked], after_us: int) -> int | None:
+        """Return the time of the first change after a time, in streams or in tables that are streams; None if there is none."""
+        firsts = [(stream.first_after(after_us), *(time_us for time_us, _ in self._unpulled(stream, after_us)[:1])) for stream in read]
+        return min((time_us for found in firsts for time_us in found if time_us is not None), default=None)
 
     def _behind(self, tables: Sequence[str]) -> list[tuple[Maintainer, FlowEntry]]:
         return [(link, entry) for link, entry in self._attended if set(link.tables) & set(tables)]

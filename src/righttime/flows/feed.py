@@ -43,6 +43,7 @@ class Feed:
                 self._readers.setdefault(name, {})[link.source] = link
         # Registered first: what is appended meanwhile is noted twice, never not at all.
         backlog_us = max((last.time_us for name in streams if (last := self.streams.cut(name, FOREVER_US).last) is not None), default=0)
+        firsts = [self.first_after(streams, max(link.horizon_us, after_us))]
         tolerances = [self.streams.schema(name).tolerance_us or 0 for name in streams if self._has_source(name)]
         tables = {self.streams.schema(name).table for name in streams}
         with self._catalyst.lock:
@@ -51,8 +52,11 @@ class Feed:
                 if table in tables:
                     tapped.followers[link.source] = link.change
                     backlog_us = max(backlog_us, tapped.newest_us)
-            link.backlog_us = max(link.backlog_us, backlog_us)
+                    firsts.append(tapped.first_after(max(link.horizon_us, after_us)))
             link.horizon_us = max(link.horizon_us, after_us)
+            # What the streams that it read before had, and was not published, is lacking all the same.
+            link.backlog_from_us = min((time_us for time_us in (link.pending_us, *firsts) if time_us is not None), default=0)
+            link.backlog_us = max(link.backlog_us, backlog_us)
             link.tolerance_us = min(tolerances, default=0)
             link.arrived_us = link.pulled_us = None  # of these streams; what others had says nothing
             link.refresh()
