@@ -6,11 +6,13 @@ Promise: an error is one line with its code and the way out, exit code 1; wrong 
 """
 
 import atexit
+import logging
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -62,6 +64,7 @@ def options(
 
 def main() -> None:
     """Run the command line of this process and end it with the exit code."""
+    _be_plainly_interrupted()
     code = run(sys.argv[1:])
     if calls_under_way():
         # Everything is closed and durable. Python cannot be taken down around a call that is still carried out: it would wait for it, or break.
@@ -78,8 +81,10 @@ def run(arguments: Sequence[str]) -> int:
     try:
         app(list(arguments), prog_name="righttime")
     except SystemExit as end:
+        if isinstance(getattr(end.__context__, "__cause__", None), KeyboardInterrupt):  # Typer has made an exit of it
+            err().print("Interrupted.")
         return end.code if isinstance(end.code, int) else 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # before it could, or after
         err().print("Interrupted.")
         return 130
     except BrokenPipeError:
@@ -92,3 +97,14 @@ def run(arguments: Sequence[str]) -> int:
         err().print(error_line(error, debug=debug), soft_wrap=True)
         return 1
     return 0
+
+
+def _be_plainly_interrupted() -> None:
+    """Let Ctrl-C end a command, and do nothing else: PySpark's handler begins a call to Java, maybe inside another one, and py4j shows where it was."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)  # not Python's own, so that Spark's start leaves it in place
+        logging.getLogger().addFilter(lambda record: record.msg != "KeyboardInterrupt while sending command.")
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
