@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
+from righttime.pipeline.jvm import java_class
 from righttime.pipeline.operators.query import Frame, Query, frame_of, names
 
 TAG = "tag"
@@ -55,13 +56,13 @@ def bounded(frame: DataFrame, rows_max: int | None) -> DataFrame:
     """Return the frame with few more than so many rows of each partition: a task ends there, before it has more than it could hand over."""
     if rows_max is None:
         return frame
-    session: Any = frame.sparkSession
-    jvm, inner = session._jvm, session._jsparkSession
+    session = frame.sparkSession
+    inner: Any = session._jsparkSession
     # SQL has only the limit of a whole, which would bring everything into one partition.
-    limit = jvm.org.apache.spark.sql.catalyst.plans.logical.LocalLimit(
+    limit = java_class(session, "org.apache.spark.sql.catalyst.plans.logical.LocalLimit")(
         inner.sessionState().sqlParser().parseExpression(str(rows_max + 1)), frame._jdf.queryExecution().analyzed()
     )
-    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(inner, limit), session)
+    return DataFrame(java_class(session, "org.apache.spark.sql.classic.Dataset").ofRows(inner, limit), session)
 
 
 def run_union(union: DataFrame, rows_max: int | None = None) -> pa.Table:

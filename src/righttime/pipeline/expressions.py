@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, DataType, LongType, NumericType, StructField, StructType
 
 from righttime.errors.flows import BadExpression, TypeClash, UnknownInFlow
+from righttime.pipeline.jvm import java_class, scala_object
 from righttime.pipeline.nodes import Derived, Measure, Origin
 from righttime.pipeline.stored_types import is_storable
 from righttime.pipeline.translate import quiet
@@ -32,6 +33,7 @@ _REFUSED = {
 }
 # Texts that are times of the run. Where a type stands before one, Spark puts the time in its place before anybody can see it; elsewhere when it runs.
 _WORD = r"""(['"])\s*(?:now|today|yesterday|tomorrow)\b[^'"]*\1"""
+_CATALYST = "org.apache.spark.sql.catalyst"
 _NOW = re.compile(_WORD, re.IGNORECASE)
 _NOW_TYPED = re.compile(rf"\b(?:date|timestamp(?:_[nl]tz)?)\s*{_WORD}", re.IGNORECASE)
 _STAR = "it takes all columns by *, among which a drain has its own; name those that are meant"
@@ -42,16 +44,14 @@ class Expressions:
 
     def __init__(self, flow: str, child: SparkSession) -> None:
         self._flow = flow
-        jvm: Any = child._jvm
-        self._patterns = {why: getattr(jvm.org.apache.spark.sql.catalyst.trees.TreePattern, name)() for name, why in _REFUSED.items()}
-        self._cast = getattr(getattr(jvm.org.apache.spark.sql.catalyst.expressions, "Cast$"), "MODULE$")
-        self._order = getattr(getattr(jvm.org.apache.spark.sql.catalyst.expressions, "RowOrdering$"), "MODULE$")
+        patterns = java_class(child, f"{_CATALYST}.trees.TreePattern")
+        self._patterns = {why: getattr(patterns, name)() for name, why in _REFUSED.items()}
+        self._cast, self._order = (scala_object(child, f"{_CATALYST}.expressions.{name}") for name in ("Cast", "RowOrdering"))
         session: Any = child._jsparkSession
         self._parse = session.sessionState().sqlParser().parseExpression
-        rules = jvm.org.apache.spark.sql.catalyst.optimizer
-        self._plain, self._timed = (getattr(getattr(rules, f"{name}$"), "MODULE$") for name in ("ReplaceExpressions", "SpecialDatetimeValues"))
-        self._types = jvm.org.apache.spark.sql.types.DataType
-        self._has_collation = jvm.org.apache.spark.sql.util.SchemaUtils.hasNonUTF8BinaryCollation
+        self._plain, self._timed = (scala_object(child, f"{_CATALYST}.optimizer.{name}") for name in ("ReplaceExpressions", "SpecialDatetimeValues"))
+        self._types = java_class(child, "org.apache.spark.sql.types.DataType")
+        self._has_collation = java_class(child, "org.apache.spark.sql.util.SchemaUtils").hasNonUTF8BinaryCollation
 
     def schema(self, frame: DataFrame, columns: Sequence[Derived], origin: Origin) -> tuple[StructType, Reads]:
         """Return the columns that these expressions give, and the columns that each reads."""

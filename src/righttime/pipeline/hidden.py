@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.classic.column import Column as ClassicColumn
 
 from righttime.errors import WarehouseDamaged
+from righttime.pipeline.jvm import java_class
 
 Hidden = Mapping[str, npt.NDArray[np.int64]]
 Longs = npt.NDArray[np.int64]
@@ -69,8 +70,7 @@ def _address(child: SparkSession, path: str) -> str:
     """Return a path as Spark's `_metadata.file_path` spells it; what is encoded, and how, only the JVM knows."""
     if _PLAIN.fullmatch(path):
         return f"file:{path}"
-    jvm: Any = child._jvm
-    return str(jvm.org.apache.hadoop.fs.Path(f"file:{path}").toUri().toString())
+    return str(java_class(child, "org.apache.hadoop.fs.Path")(f"file:{path}").toUri().toString())
 
 
 def is_shown(child: SparkSession, files: list[HiddenFile]) -> Column:
@@ -127,18 +127,17 @@ def _sorted_keys(files: list[HiddenFile]) -> Longs:
 
 def _literal(child: SparkSession, values: Longs) -> Column:
     """Return an array of longs as one literal; through a mapped file, because py4j takes seconds for a million numbers."""
-    jvm: Any = child._jvm
     gateway: Any = child.sparkContext._gateway
-    copied = gateway.new_array(jvm.long, len(values))
+    copied = gateway.new_array(gateway.jvm.long, len(values))
     with tempfile.NamedTemporaryFile(prefix="righttime-hidden-") as file:
         file.write(values.astype(">i8").tobytes())
         file.flush()
-        channel = jvm.java.io.RandomAccessFile(file.name, "r").getChannel()
+        channel = java_class(child, "java.io.RandomAccessFile")(file.name, "r").getChannel()
         try:
-            channel.map(jvm.java.nio.channels.FileChannel.MapMode.READ_ONLY, 0, 8 * len(values)).asLongBuffer().get(copied)
+            channel.map(java_class(child, "java.nio.channels.FileChannel").MapMode.READ_ONLY, 0, 8 * len(values)).asLongBuffer().get(copied)
         finally:
             channel.close()
-    types, expressions = jvm.org.apache.spark.sql.types.DataTypes, jvm.org.apache.spark.sql.catalyst.expressions
-    array = expressions.UnsafeArrayData.fromPrimitiveArray(copied)
-    literal = expressions.Literal(array, types.createArrayType(types.LongType, False))
-    return ClassicColumn(jvm.org.apache.spark.sql.classic.ExpressionUtils.column(literal))
+    types = java_class(child, "org.apache.spark.sql.types.DataTypes")
+    array = java_class(child, "org.apache.spark.sql.catalyst.expressions.UnsafeArrayData").fromPrimitiveArray(copied)
+    literal = java_class(child, "org.apache.spark.sql.catalyst.expressions.Literal")(array, types.createArrayType(types.LongType, False))
+    return ClassicColumn(java_class(child, "org.apache.spark.sql.classic.ExpressionUtils").column(literal))

@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from righttime.pipeline.analysis import Analysed
 from righttime.pipeline.collecting import bounded, run_union, tagged_union, untagged
 from righttime.pipeline.guard import Trusting
+from righttime.pipeline.jvm import java_class
 from righttime.pipeline.kept import Read
 from righttime.pipeline.nullable import arrow_columns
 from righttime.pipeline.operators.query import frame_of, writing
@@ -137,9 +138,10 @@ class PlannedDrain:
         self._context = context.sc()
         shared, resident = self._plan.shared.rdds, [rdd_of(frame) for frame in self._plan.kept.resident]
         self._shared, self._resident = [rdd.id() for rdd in shared], [rdd.id() for rdd in resident]
+        nothing = java_class(session, "scala.Option").empty()
         for rdd in (*shared, *resident):
             # Put aside for one run and computed again in the next, or read again if it is lost: not checkpointed, which would be for good.
-            getattr(rdd, "checkpointData_$eq")(session._jvm.scala.Option.empty())  # type: ignore[union-attr]
+            getattr(rdd, "checkpointData_$eq")(nothing)
         self._seen = self._sees(states, spans)
         self._is_known = version == states.version  # state may be summed up meanwhile: then it is not known what was seen
 

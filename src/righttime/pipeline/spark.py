@@ -33,6 +33,7 @@ from righttime.errors import BadSetting, NullNotAllowed, SqlFailed, UnknownColum
 from righttime.errors.spark_words import in_short
 from righttime.pipeline.hidden import Hidden, hidden_files, is_shown
 from righttime.pipeline.java import find_java
+from righttime.pipeline.jvm import java_class
 from righttime.settings import Settings
 from righttime.telemetry import get_log
 
@@ -130,7 +131,7 @@ class SparkOwner:
         child = self.child()
         # The frame is planned again in our session, so that the user's settings cannot change what is written.
         plan = df._jdf.queryExecution().analyzed()
-        ours = DataFrame(_jvm(child).org.apache.spark.sql.classic.Dataset.ofRows(child._jsparkSession, plan), child)
+        ours = DataFrame(java_class(child, "org.apache.spark.sql.classic.Dataset").ofRows(child._jsparkSession, plan), child)
         try:
             checked = _without_forbidden_nulls(ours.to(_all_nullable(columns)), columns)
             writer = checked.write.mode("error").option("compression", "zstd").option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
@@ -163,7 +164,7 @@ def scan_files(child: SparkSession, columns: pa.Schema, files: Sequence[str]) ->
     """Return a fresh relation over exactly these Parquet files, in one scan."""
     # One string and one split: handing over a list costs a round trip to the JVM per file.
     separated = "\n".join(_GLOB.sub(r"\\\g<0>", f"file://{file}" if file.startswith("/") else file) for file in files)
-    paths = getattr(_jvm(child), "org.apache.commons.lang3.StringUtils").split(separated, "\n")
+    paths = java_class(child, "org.apache.commons.lang3.StringUtils").split(separated, "\n")
     session: Any = child._jsparkSession
     return DataFrame(session.read().schema(session.parseDataType(_as_json(columns))).parquet(paths), child)
 
@@ -285,10 +286,6 @@ def _java_home(home: Path) -> Iterator[None]:
 
 def _is_alive(session: SparkSession) -> bool:
     return session.sparkContext._jsc is not None
-
-
-def _jvm(session: SparkSession) -> Any:
-    return session._jvm
 
 
 @lru_cache(maxsize=1024)
