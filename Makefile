@@ -38,10 +38,12 @@ demo: $(READY) ## a live shop: producers, readers, receipts (about a minute)
 
 test: $(READY) ## everything: style, types, layers and all tests (under 12 minutes)
 	$(call phase,style,$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .)
-	$(call phase,types,$(BIN)/mypy)
 	$(call phase,layers,$(BIN)/lint-imports --no-logo)
-	@printf '== tests, two files at a time: %s\n' '$(QUICK) $(OTHER)'
-	@$(BIN)/python -m pytest -q --durations=15 -n 2 $(PARALLEL) $(QUICK) $(OTHER) $(ARGS)
+	@printf '== types, and beside them tests, three files at a time: %s\n' '$(QUICK) $(OTHER)'
+	@set -eu; mkdir -p .cache; $(BIN)/mypy > .cache/types.txt 2>&1 & types=$$!; \
+	$(BIN)/python -m pytest -q --durations=15 -n 3 $(PARALLEL) $(QUICK) $(OTHER) $(ARGS) && tested=0 || tested=$$?; \
+	wait $$types && typed=0 || typed=$$?; \
+	printf '== types\n'; cat .cache/types.txt; exit $$((tested ? tested : typed))
 
 check: $(READY) ## what to run while working: style, types, layers, unit tests, properties (under 90 seconds)
 	$(call phase,style,$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .)
