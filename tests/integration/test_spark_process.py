@@ -1,12 +1,14 @@
 """SparkOwner over the life of a process: who starts Spark, who stops it, and what the terminal sees."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 from righttime.pipeline.java import find_java
+from tests.support.waits import until
 
 
 def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -86,3 +88,34 @@ def test_a_master_that_does_not_exist_is_a_setting_error(tmp_path: Path) -> None
     )
 
     assert done.returncode == 0, done.stderr
+
+
+def test_ctrl_c_while_java_starts_leaves_no_java_behind(tmp_path: Path) -> None:
+    """The interrupt comes when Java is there, which then ends with the process."""
+    done = run(
+        """
+        import os, signal, threading
+        from pyspark import java_gateway
+        start = java_gateway.Popen
+        def noted(*arguments, **options):
+            process = start(*arguments, **options)
+            print(process.pid, flush=True)
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+            return process
+        java_gateway.Popen = noted
+        try:
+            owner().session()
+        except KeyboardInterrupt:
+            print("interrupted")
+        """,
+        tmp_path,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    java, said = done.stdout.split()
+    assert said == "interrupted"
+    try:
+        until(lambda: not Path(f"/proc/{java}").exists())
+    except AssertionError:
+        os.kill(int(java), signal.SIGKILL)
+        raise

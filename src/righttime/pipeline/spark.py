@@ -29,6 +29,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from righttime.changes.interrupts import uninterrupted
 from righttime.errors import BadSetting, NullNotAllowed, SqlFailed, UnknownColumn, WrongType
 from righttime.errors.spark_words import in_short
 from righttime.pipeline.hidden import Hidden, hidden_files, is_shown
@@ -190,8 +191,10 @@ def _start(settings: Settings) -> SparkSession:
 
 def _launch(conf: SparkConf, output: TextIO) -> Any:
     """Start a JVM that ends when this process does, and not before: whoever signals a whole process group or service means us, and we need it to stop well."""
-    # It writes notices to its output that belong in no user's terminal.
-    gateway: Any = launch_gateway(conf, {"stdout": output, "stderr": output, "start_new_session": True})  # type: ignore[no-untyped-call]
+    # It writes notices to its output that belong in no user's terminal. If Ctrl-C came in between, PySpark would take away the folder in which the JVM says
+    # where it listens, and a JVM that cannot say so waits for ever.
+    with uninterrupted():
+        gateway: Any = launch_gateway(conf, {"stdout": output, "stderr": output, "start_new_session": True})  # type: ignore[no-untyped-call]
     if gateway.proc is not None:  # else spark-submit has started it, and us
         signals = gateway.jvm.sun.misc
         signals.Signal.handle(signals.Signal("TERM"), signals.SignalHandler.SIG_IGN)
