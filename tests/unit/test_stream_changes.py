@@ -406,6 +406,29 @@ def test_times_of_a_source_begin_after_1970(streams: Streams) -> None:
     assert line.insert([{"id": 1}], time=1).rows == 1
 
 
+@pytest.mark.parametrize(("wrong", "unit"), [(1_100_000_000, "seconds"), (1_100_000_000_123, "milliseconds"), (700_000_000, "seconds")])
+def test_a_time_in_another_unit_is_refused(streams: Streams, wrong: int, unit: str) -> None:
+    """`int(time.time())` is in January 1970 as microseconds: the commit would be there for ever, and no query would wait for the source."""
+    line = stream(streams, times="source", on_bad="dead_letter")
+    calls: list[Callable[[], Any]] = [
+        lambda: line.insert([{"id": 1}], time=wrong),
+        lambda: line.append([], time=wrong),
+        lambda: line.heartbeat(wrong),
+        lambda: line.replay(time=wrong),
+    ]
+    for call in calls:
+        with pytest.raises(StreamTime, match=rf"{wrong} .*looks like {unit} since 1970, .* microseconds"):
+            call()
+    assert (streams.watermark_us("line"), line.dead_letters().num_rows) == (0, 0)
+
+
+def test_small_times_are_no_mistakes_of_unit(streams: Streams) -> None:
+    """Tests count from 1; a number is only refused if it says a time of this age in another unit, up to now."""
+    line = stream(streams, times="source")
+    for number, time in enumerate((1, 1000, 500_000_000, 1_200_000_000, 500_000_000_000, 1_200_000_000_000)):
+        assert line.insert([{"id": number}], time=time).time_us == time
+
+
 def test_a_late_commit_becomes_dead_letters_and_can_be_replayed_with_a_new_time(streams: Streams) -> None:
     line = stream(streams, times="source", on_bad="dead_letter")
     line.insert([{"id": 1}], time=100)

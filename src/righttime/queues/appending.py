@@ -24,6 +24,7 @@ from righttime.queues.letters import letters_of
 from righttime.queues.open_stream import OpenStream
 from righttime.queues.reading import ReadableStreams
 from righttime.queues.segments import SegmentCache
+from righttime.queues.times import check_time
 from righttime.settings import Settings
 from righttime.telemetry import get_log
 
@@ -34,7 +35,6 @@ OnChange = Callable[[Sequence[str], int, int], None]
 Result = TypeVar("Result")
 CATALOGUE = "stream.json"
 _BESIDE_BYTES = 32
-_AHEAD_US = 24 * 3600 * 1_000_000  # a time zone that was forgotten is less; nothing earlier could be committed to the stream any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,20 +171,10 @@ class FedStreams(ReadableStreams):
 
     def _judged(self, given: Given, time_us: int | None, *, letters_more: int = 0) -> Work:
         stream = self._stream(given.schema.name)
-        self._check_time(given.schema, time_us)
+        check_time(given.schema, time_us, now_us=self._now_us())
         plan = stream.plan(given, time_us=time_us, letters_max=self._settings.stream_dead_letters_max + letters_more)
         # A source that has nothing for a stream, or nothing that can be taken, still says that nothing before its commit will come.
         return Work(stream, given, plan, quiet=not len(plan.ops) and time_us is not None and (stream.watermark_us or 0) < time_us)
-
-    def _check_time(self, schema: StreamSchema, time_us: int | None) -> None:
-        if schema.times == "source" and time_us is None:
-            raise StreamTime(stream=schema.name, reason="its commit times come from the source, and none was given")
-        if schema.times == "warehouse" and time_us is not None:
-            raise StreamTime(stream=schema.name, reason="the warehouse issues its commit times, and one was given")
-        if time_us is not None and time_us <= 0:
-            raise StreamTime(stream=schema.name, reason=f"the time {time_us} is not after the beginning of 1970")
-        if time_us is not None and time_us > self._now_us() + _AHEAD_US:
-            raise StreamTime(stream=schema.name, reason=f"the time {time_us} is more than a day ahead; it is given in microseconds since 1970")
 
     def _write(self, works: list[Work], terms: Terms) -> Appended:
         changed = [work for work in works if len(work.plan.ops)]
@@ -233,7 +223,7 @@ class FedStreams(ReadableStreams):
             stream = self._stream(name)
             if stream.schema.times != "source":
                 raise StreamTime(stream=stream.schema.name, reason="the warehouse issues its commit times, so it needs no heartbeat")
-            self._check_time(stream.schema, time_us)
+            check_time(stream.schema, time_us, now_us=self._now_us())
             if stream.watermark_us is not None and time_us <= stream.watermark_us:
                 return None
             with uninterrupted():

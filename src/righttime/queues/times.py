@@ -1,0 +1,32 @@
+"""Commit times of sources: told from mistakes.
+
+In: a stream's declaration, the time that was given for a commit or a heartbeat, the clock.
+Out: nothing, or `StreamTime` with what is wrong.
+Promise: pure; a time that passes is one that the source can have meant.
+"""
+
+from righttime.errors.flows import StreamTime
+from righttime.queues.declared import StreamSchema
+
+_AHEAD_US = 24 * 3600 * 1_000_000  # a time zone that was forgotten is less; nothing earlier could be committed to the stream any more
+_AGE_BEGINS_US = 631_152_000 * 1_000_000  # 1990: commits of sources are later, and as microseconds nobody means such numbers
+_UNITS = (("seconds", 1_000_000), ("milliseconds", 1_000))
+
+
+def check_time(schema: StreamSchema, time_us: int | None, *, now_us: int) -> None:
+    """Raise `StreamTime` for a time that a stream does not take, or that can only be a mistake."""
+    if schema.times == "source" and time_us is None:
+        raise StreamTime(stream=schema.name, reason="its commit times come from the source, and none was given")
+    if schema.times == "warehouse" and time_us is not None:
+        raise StreamTime(stream=schema.name, reason="the warehouse issues its commit times, and one was given")
+    if time_us is None:
+        return
+    if time_us <= 0:
+        raise StreamTime(stream=schema.name, reason=f"the time {time_us} is not after the beginning of 1970")
+    if time_us > now_us + _AHEAD_US:
+        raise StreamTime(stream=schema.name, reason=f"the time {time_us} is more than a day ahead; it is given in microseconds since 1970")
+    for unit, factor in _UNITS:
+        # Small numbers are left to tests with clocks of their own: by those, nothing is of this age.
+        if _AGE_BEGINS_US <= time_us * factor <= now_us + _AHEAD_US:
+            reason = f"the time {time_us} is in January 1970, and looks like {unit} since 1970, where microseconds are meant"
+            raise StreamTime(stream=schema.name, reason=reason)
