@@ -303,6 +303,9 @@ def test_wrong_kinds_of_arguments_are_coded_errors_too(wh: rt.Warehouse) -> None
         ("value.type", lambda: producer.insert_arrow("sale", [1])),
         ("value.type", lambda: producer.insert_df("sale", [1])),
         ("argument.bad", lambda: producer.commit(batch_id=5)),  # type: ignore[arg-type]
+        ("argument.bad", lambda: wh.append([])),  # type: ignore[arg-type]
+        ("argument.bad", lambda: wh.append(None)),  # type: ignore[arg-type]
+        ("argument.bad", lambda: wh.append("sale")),  # type: ignore[arg-type]
         ("column.unknown", lambda: wh.read("sale", columns="sku")),
         ("source.bad", lambda: wh.producer(name="delta.sale")),
     ]

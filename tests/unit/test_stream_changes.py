@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from righttime.errors import AnswerTooLarge, WarehouseClosed
+from righttime.errors import AnswerTooLarge, BadArgument, WarehouseClosed
 from righttime.errors.flows import (
     BadStream,
     ChangeRefused,
@@ -251,6 +251,18 @@ def test_a_letter_that_is_not_there_is_refused(streams: Streams, call: str) -> N
     assert line.discard([2, 2]) == 1
 
 
+@pytest.mark.parametrize("call", ["replay", "discard"])
+@pytest.mark.parametrize("wrong", [1, "12", b"12", [[1]], 1.5])
+def test_numbers_of_letters_are_a_list(streams: Streams, call: str, wrong: Any) -> None:
+    """One number alone is easily written; a text would be taken apart into its characters."""
+    line = stream(streams, on_bad="dead_letter")
+    line.delete([{"id": 1}])
+    with pytest.raises(BadArgument, match=r"'numbers': .* give one, such as \[1\]") as caught:
+        getattr(line, call)(wrong)
+    assert caught.value.code == "argument.bad"
+    assert line.dead_letters().num_rows == 1 and line.discard(number for number in [1]) == 1
+
+
 def test_a_letter_says_when_it_came(tmp_path: Path) -> None:
     """It is the commit time of the source, where that gives one."""
     streams = Streams(tmp_path, settings=load_settings(), issue=lambda names, given: given or 10, now_us=lambda: 77)
@@ -381,6 +393,8 @@ def test_commits_of_a_source_come_in_the_order_of_their_times(streams: Streams) 
     for wrong in (1.5, True, "now"):
         with pytest.raises(StreamTime, match="microseconds"):
             line.insert([{"id": 3}], time=wrong)  # type: ignore[arg-type]
+    with pytest.raises(StreamTime, match="microseconds"):
+        line.heartbeat(None)  # type: ignore[arg-type]
     assert line.last is not None and line.last.time_us == 301
     with pytest.raises(StreamTime, match="time zone"):
         line.insert([{"id": 3}], time=datetime(2026, 1, 1))

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from righttime.changes.durations import Duration
 from righttime.changes.schema import TableSchema
+from righttime.errors import BadArgument
 from righttime.pipeline.flow import Flow
 from righttime.queues.declared import Appended, ChangesIn, OnBad, Times
 from righttime.queues.port import StreamPort
@@ -86,4 +87,8 @@ class StreamMethods:
 
     def append(self, changes: Mapping[str, ChangesIn], *, transaction: str | None = None, time: Moment | None = None) -> Appended:
         """Append one transaction of a source to several streams: all of it or nothing, at one commit time."""
-        return self._streams("append changes").append(changes, transaction=transaction, time_us=moment_us(time))
+        streams = self._streams("append changes")
+        if not isinstance(changes, Mapping):
+            reason = f"a {type(changes).__name__} was given; give the changes of each stream under its name, or use Stream.append"
+            raise BadArgument(name="changes", reason=reason)
+        return streams.append(changes, transaction=transaction, time_us=moment_us(time))

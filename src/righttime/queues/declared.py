@@ -16,7 +16,7 @@ import pyarrow as pa
 from righttime.changes.durations import Duration, duration_us
 from righttime.changes.schema import TableSchema, declare_table
 from righttime.changes.types import TIMESTAMP
-from righttime.errors import BadTable
+from righttime.errors import BadArgument, BadTable
 from righttime.errors.flows import BadStream
 
 ChangesIn = pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]]
@@ -109,6 +109,18 @@ def rows_given(stream: str, given: Any) -> Any:
     if not isinstance(given, Sequence | Iterator | ValuesView) or isinstance(given, str | bytes | bytearray):
         raise BadStream(stream=stream, reason=f"a {type(given).__name__} was given, which is not rows; give a list of rows, or an Arrow table")
     return list(given)
+
+
+def letters_given(numbers: Any) -> list[Any] | None:
+    """Return numbers of dead letters, each once; None stays None and means all. Raises `BadArgument` for what is no list of them."""
+    if numbers is None:
+        return None
+    try:
+        if not isinstance(numbers, str | bytes | bytearray):  # they would be taken apart into characters
+            return list(dict.fromkeys(numbers))
+    except TypeError:
+        pass
+    raise BadArgument(name="numbers", reason=f"{numbers!r} is no list of numbers of dead letters; give one, such as [1], or none for all")
 
 
 def check_transaction(transaction: object, streams: Iterable[str]) -> None:

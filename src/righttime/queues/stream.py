@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from righttime.errors.flows import ColumnsChanged, StreamTime
-from righttime.queues.declared import Appended, ChangesIn, StreamCommit, StreamSchema, rows_given
+from righttime.queues.declared import Appended, ChangesIn, StreamCommit, StreamSchema, letters_given, rows_given
 from righttime.queues.port import StreamPort
 
 Moment = datetime | int
@@ -87,7 +87,8 @@ class Stream:
     def heartbeat(self, time: Moment) -> None:
         """Say that nothing at or before a time will come any more; for a stream with times="source"."""
         time_us = moment_us(time, stream=self.name)
-        assert time_us is not None
+        if time_us is None:
+            raise StreamTime(stream=self.name, reason="a heartbeat has a time, as a datetime or in microseconds since 1970, and none was given")
         self._streams.heartbeat(self.name, time_us)
 
     def dead_letters(self) -> pa.Table:
@@ -96,11 +97,11 @@ class Stream:
 
     def replay(self, numbers: Iterable[int] | None = None, *, time: Moment | None = None) -> Appended:
         """Append dead letters again, all or some, as one commit; what fails again stays a dead letter, and is counted as `rejected`. Raises `UnknownLetter`."""
-        return self._streams.replay(self.name, numbers, time_us=moment_us(time, stream=self.name))
+        return self._streams.replay(self.name, letters_given(numbers), time_us=moment_us(time, stream=self.name))
 
     def discard(self, numbers: Iterable[int] | None = None) -> int:
         """Forget dead letters, all or some; return how many. Raises `UnknownLetter`."""
-        return self._streams.discard(self.name, numbers)
+        return self._streams.discard(self.name, letters_given(numbers))
 
 
 def moment_us(time: Moment | None, *, stream: str = "*") -> int | None:
