@@ -28,7 +28,7 @@ from righttime.errors.flows import (
     UnknownStream,
 )
 from righttime.queues import appending
-from righttime.queues.declared import Appended
+from righttime.queues.declared import Appended, StreamSchema, declare_stream
 from righttime.queues.intake import take_in
 from righttime.queues.letters import from_text, to_text
 from righttime.queues.stream import Stream
@@ -531,6 +531,9 @@ def test_declarations_are_checked(streams: Streams) -> None:
         streams.create("bad", "id INT", times="other")  # type: ignore[arg-type]
     with pytest.raises(BadStream, match="on_bad"):
         streams.create("bad", "id INT", on_bad="other")  # type: ignore[arg-type]
+    for lag in ("30s", 0):
+        with pytest.raises(BadStream, match='tolerance= is for a stream with times="source"'):
+            streams.create("bad", "id INT", tolerance=lag)
     with pytest.raises(StreamExists):
         streams.create("LINE", DDL, keys=["id"])
     with pytest.raises(StreamExists):
@@ -539,6 +542,12 @@ def test_declarations_are_checked(streams: Streams) -> None:
     with pytest.raises(UnknownStream, match="known streams: line"):
         streams.append({"lines": []})
     assert streams.names() == ["line"]
+
+
+def test_a_tolerance_without_effect_is_not_part_of_a_stream_that_was_made_with_one() -> None:
+    """Earlier versions took it; such a stream is what the same declaration without it makes."""
+    made = declare_stream("line", DDL)
+    assert StreamSchema.from_json(made.to_json().replace('"tolerance_us":null', '"tolerance_us":5')) == made
 
 
 @pytest.mark.parametrize("on_bad", ["error", "dead_letter"])

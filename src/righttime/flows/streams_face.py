@@ -50,7 +50,8 @@ class StreamMethods:
         """Declare a stream: the ordered changes of a source table, columns as Spark DDL or a pyarrow schema.
 
         With `times="source"` the source says when its commits were; queries then wait until it has delivered, at most as long as they allow, and
-        `tolerance` is the lag that they put up with. With `on_bad="dead_letter"` changes that cannot be are kept apart and the others taken.
+        `tolerance`, which only such streams have, is the lag that they put up with.
+        With `on_bad="dead_letter"` changes that cannot be are kept apart and the others taken.
         """
         streams = self._streams("create a stream")
         streams.create(name, columns, keys=keys, times=times, on_bad=on_bad, tolerance=tolerance, comment=comment, if_not_exists=if_not_exists)

@@ -72,7 +72,9 @@ class StreamSchema:
         """Return what `to_json` wrote."""
         content = json.loads(text)
         table = TableSchema.from_json(json.dumps(content["table"]))
-        return cls(table.name, table.columns, table.keys, content["times"], content["on_bad"], content["tolerance_us"], table.comment, content["of"])
+        # Earlier versions took a tolerance for any stream; it had no effect on those that are always complete.
+        tolerance_us = content["tolerance_us"] if content["times"] == "source" else None
+        return cls(table.name, table.columns, table.keys, content["times"], content["on_bad"], tolerance_us, table.comment, content["of"])
 
 
 def declare_stream(
@@ -96,6 +98,9 @@ def declare_stream(
     except BadTable as error:
         raise BadStream(stream=name, reason=error.context["reason"]) from error
     tolerance_us = None if tolerance is None else duration_us(tolerance, what="tolerance")
+    if tolerance_us is not None and times != "source":
+        reason = 'tolerance= is for a stream with times="source", whose source may lag; one with times of the warehouse is always complete'
+        raise BadStream(stream=name, reason=reason)
     return StreamSchema(checked.name, checked.columns, checked.keys, times, on_bad, tolerance_us, comment, table)
 
 
