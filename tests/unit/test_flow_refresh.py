@@ -6,6 +6,7 @@ The runner, the catalyst and the streams are the real ones; the drain itself is 
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +277,8 @@ def test_a_source_whose_clock_is_ahead_does_not_take_the_warehouse_along(tmp_pat
             wh.stream("s").insert([{"k": 2, "v": 2}], time=now_us * 1000)
         with pytest.raises(StreamTime, match="more than a day ahead"):
             wh.stream("s").heartbeat(now_us * 1000)
+        with pytest.raises(StreamTime, match=r"the time 2999-01-01T00:00:00\.000000\+00:00 is more than a day ahead"):
+            wh.stream("s").heartbeat(datetime(2999, 1, 1, tzinfo=UTC))
         wh.stream("s").insert([{"k": 2, "v": 2}], time=now_us + 7201 * SECOND)
     with rt.open(tmp_path / "wh") as wh:
         assert wh.stream("own").insert([{"k": 2, "v": 2}]).time_us < now_us + 3600 * SECOND

@@ -378,7 +378,7 @@ def test_commits_of_a_source_come_in_the_order_of_their_times(streams: Streams) 
     assert streams.watermark_us("line") == 0
     line.insert([{"id": 1}], time=100)
     for late in (99, 100):
-        with pytest.raises(CommitLate, match="complete"):
+        with pytest.raises(CommitLate, match=r"its time 1970-01-01T00:00:00\.000\d{3}\+00:00 is not after 1970-01-01T00:00:00\.000100\+00:00, up to"):
             line.insert([{"id": 2}], time=late)
     line.heartbeat(datetime.fromtimestamp(0.0002, tz=UTC))
     assert streams.watermark_us("line") == 200
@@ -579,6 +579,40 @@ def test_what_is_no_row_is_named_by_every_call(streams: Streams) -> None:
     table = pa.table({"id": [1], "_change_type": pa.array([{"x": 1}])})
     with pytest.raises(ChangeRefused, match="no change type"):
         line.append(table)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"id": 1, "p": 1.5}, "column 'p': 1.5 does not fit DECIMAL(8,2): it is a float, and a Decimal is needed."),
+        ({"id": 1, "p": "x"}, "column 'p': 'x' does not fit DECIMAL(8,2)."),
+        (5, "5 was given instead of a row (a sequence or a mapping)."),
+        ((1,), "a row of 1 values was given instead of the 2 columns id, p."),
+    ],
+)
+def test_one_bad_value_is_told_as_one(streams: Streams, given: Any, words: str) -> None:
+    """What is wrong with it, and to correct it; another stream is for a source that has other columns."""
+    streams.create("price", "id INT, p DECIMAL(8,2)")
+    rows: list[Any] = [{"id": 0}, given]
+    with pytest.raises(ColumnsChanged) as caught:
+        Stream(streams, "price").append(rows)
+    assert f"row 1: {words} Correct the row; only if the source has other columns now, create another stream;" in str(caught.value)
+
+
+@pytest.mark.parametrize("on_bad", ["error", "dead_letter"])
+@pytest.mark.parametrize("rows", [[{"qty": 2, "name": "x"}], [{"qty": 2}], pa.table({"qty": [2], "name": ["x"]})], ids=["key", "more", "Arrow"])
+def test_an_update_without_its_key_is_a_change_without_key(streams: Streams, rows: Any, on_bad: str) -> None:
+    """As of every other call; only a row that can be found and is not whole is a mistake of the caller."""
+    line = stream(streams, on_bad=on_bad)
+    line.insert([{"id": 1, "qty": 1}])
+    if on_bad == "error":
+        with pytest.raises(KeyMissing, match=r"the change has no key \(id may not be null\)"):
+            line.update(rows)
+    else:
+        assert line.update(rows).rejected == 1
+        assert line.dead_letters().column("code").to_pylist() == ["change.key_missing"]
+    with pytest.raises(ColumnsChanged, match="'name' is left out"):
+        line.update([{"id": 1, "qty": 2}])
 
 
 def test_a_listener_that_fails_does_not_make_an_append_fail(streams: Streams) -> None:

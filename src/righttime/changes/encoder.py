@@ -159,7 +159,7 @@ class RowEncoder:
             return
         for number, value in enumerate(values):
             if not fits(field.type, value):
-                raise WrongType(table=self.table.name, column=field.name, value=f"{_shown(value)} in row {number}", expected=format_type(field))
+                raise WrongType(table=self.table.name, column=field.name, value=f"{_shown(value)} in row {number}", expected=_wanted(field, value))
 
     def _blamed(self, field: pa.Field, values: Sequence[Any], error: Exception) -> WrongType:
         for number, value in enumerate(values):
@@ -235,6 +235,12 @@ def _is_plain(text: str) -> bool:
 
 def _infinities(column: pa.ChunkedArray) -> int:
     return int(pc.sum(pc.is_inf(column)).as_py() or 0) if pa.types.is_floating(column.type) else 0
+
+
+def _wanted(field: pa.Field, value: Any) -> str:
+    """Return the type of a column that does not take a value; of a float for a decimal the value looks right, and the class is what is wrong."""
+    is_float = pa.types.is_decimal(field.type) and isinstance(value, float | np.floating)
+    return format_type(field) + (": it is a float, and a Decimal is needed" if is_float else "")
 
 
 def _shown(value: Any) -> str:

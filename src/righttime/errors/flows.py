@@ -225,7 +225,8 @@ class CommitLate(ChangeRefused):
 
 
 class ColumnsChanged(ChangeRefused):
-    """Stream {stream!r}, row {row}: {reason}. Send the declared columns, or create another stream; nothing of this append was taken."""
+    """Stream {stream!r}, row {row}: {reason}. Correct the row; only if the source has other columns now, create another stream;
+    nothing of this append was taken."""
 
     code = "change.columns"
 

@@ -177,7 +177,10 @@ def _reason(error: InputError) -> str:
     if isinstance(error, UnknownColumn):
         return f"there is no column {facts['column']!r}; the columns are {facts['known']}"
     if isinstance(error, WrongType):
-        return f"column {facts['column']!r}: {facts['value'].removesuffix(' in row 0')} does not fit {facts['expected']}"
+        value = facts["value"].removesuffix(" in row 0")
+        if facts["column"] == "*":
+            return f"{value} was given instead of {facts['expected']}"
+        return f"column {facts['column']!r}: {value} does not fit {facts['expected']}"
     return f"column {facts.get('column')!r} may not be null inside"
 
 

@@ -23,6 +23,7 @@ from righttime.queues.intake import Given, encoder_of
 from righttime.queues.judge import Plan, judge, plan_inserts
 from righttime.queues.letters import DeadLetters
 from righttime.queues.segments import Segment, SegmentCache
+from righttime.queues.times import shown
 
 
 class OpenStream:
@@ -53,7 +54,7 @@ class OpenStream:
         sift = self.schema.on_bad == "dead_letter"
         watermark_us = self.watermark_us
         if time_us is not None and watermark_us is not None and time_us <= watermark_us and len(given.ops):
-            reason = f"its time {time_us} is not after {watermark_us}, up to which the stream is complete"
+            reason = f"its time {shown(time_us)} is not after {shown(watermark_us)}, up to which the stream is complete"
             given.blame(np.ones(len(given.ops), dtype=np.bool_), CommitLate, reason)
         self._check_letters(given, letters_max)
         plan = judge(given, self.index(), sift=sift) if self.schema.keys else plan_inserts(given)

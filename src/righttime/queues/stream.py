@@ -73,9 +73,11 @@ class Stream:
     def _refuse_partial(self, rows: "ChangesIn | Sequence[Pair]") -> None:
         """A row as it is after an update is given whole: a column that is left out would silently become null."""
         given = [rows.schema.names] if isinstance(rows, pa.Table | pa.RecordBatch) else [row for row in rows if isinstance(row, Mapping)]
+        keys = [name.lower() for name in self.keys]
         for row, names in enumerate(given):
             left_out = {name.lower() for name in self.schema.columns.names} - {str(name).lower() for name in names}
-            if left_out:
+            # A row without its key is no part of a row, and is told of with all others.
+            if left_out and left_out.isdisjoint(keys):
                 raise ColumnsChanged(
                     stream=self.name, row=row, reason=f"column {min(left_out)!r} is left out; an update gives the whole row as it is afterwards"
                 )

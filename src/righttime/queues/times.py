@@ -1,10 +1,11 @@
-"""Commit times of sources: told from mistakes.
+"""Commit times of sources: told from mistakes, and shown.
 
 In: a stream's declaration, the time that was given for a commit or a heartbeat, the clock.
 Out: nothing, or `StreamTime` with what is wrong.
 Promise: pure; a time that passes is one that the source can have meant.
 """
 
+from righttime.changes.position import time_text
 from righttime.errors.flows import StreamTime
 from righttime.queues.declared import StreamSchema
 
@@ -22,11 +23,19 @@ def check_time(schema: StreamSchema, time_us: int | None, *, now_us: int) -> Non
     if time_us is None:
         return
     if time_us <= 0:
-        raise StreamTime(stream=schema.name, reason=f"the time {time_us} is not after the beginning of 1970")
+        raise StreamTime(stream=schema.name, reason=f"the time {shown(time_us)} is not after the beginning of 1970")
     if time_us > now_us + _AHEAD_US:
-        raise StreamTime(stream=schema.name, reason=f"the time {time_us} is more than a day ahead; it is given in microseconds since 1970")
+        raise StreamTime(stream=schema.name, reason=f"the time {shown(time_us)} is more than a day ahead; numbers are microseconds since 1970")
     for unit, factor in _UNITS:
         # Small numbers are left to tests with clocks of their own: by those, nothing is of this age.
         if _AGE_BEGINS_US <= time_us * factor <= now_us + _AHEAD_US:
             reason = f"the time {time_us} is in January 1970, and looks like {unit} since 1970, where microseconds are meant"
             raise StreamTime(stream=schema.name, reason=reason)
+
+
+def shown(time_us: int) -> str:
+    """Return a time as errors show it; one that no calendar has stays a number."""
+    try:
+        return time_text(time_us)
+    except (OverflowError, ValueError, OSError):
+        return str(time_us)
