@@ -18,6 +18,7 @@ from righttime.flows.jobs import FlowJob
 from righttime.flows.runner import FlowRunner, Mode
 from righttime.flows.schedule import Schedule, Triggers
 from righttime.flows.work import Work
+from righttime.pipeline.careful import DrainGivenUp
 from righttime.pipeline.flow import Flow
 from righttime.queues.streams import Streams
 
@@ -44,6 +45,7 @@ class PlainEngine:
         self.keys = keys
         self.rows: dict[str, dict[tuple[Any, ...], dict[str, Any]]] = {table: {} for table in targets}
         self.drains: list[list[int]] = []
+        self.given_up = False
         self.gate = threading.Event()
         self.gate.set()
 
@@ -60,8 +62,14 @@ class PlainEngine:
 
     def drain(self, jobs: Sequence[FlowJob]) -> "PlainDrained":
         assert self.gate.wait(30)
+        if self.given_up:
+            raise DrainGivenUp
         self.drains.append([job.number for job in jobs])
         return PlainDrained({job.number: {table: self._lines(table, job) for table, stream in self.targets.items() if stream in job.inputs} for job in jobs})
+
+    def give_up(self) -> None:
+        self.given_up = True
+        self.gate.set()
 
     @property
     def is_scattered(self) -> bool:

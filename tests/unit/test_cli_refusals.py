@@ -119,6 +119,20 @@ def test_flows_that_are_stopped_before_they_are_done_are_named(capsys: pytest.Ca
     assert capsys.readouterr().err == "Stopped before returns was up to date: 1,234 changes wait for the next run.\n"
 
 
+def test_ctrl_c_names_what_is_left_at_once_and_gives_up_the_drains(capsys: pytest.CaptureFixture[str]) -> None:
+    """A drain may take minutes, and nothing of it counts before it is published."""
+    done: list[str] = []
+    under_way = failed_load()
+    under_way.is_alive = lambda: True  # type: ignore[method-assign]
+    flows = SimpleNamespace(give_up=lambda: done.append(capsys.readouterr().err))
+    wh: Any = SimpleNamespace(flows=lambda: [SimpleNamespace(name="sales", rows_waiting=7)], _flows=lambda what: flows)
+
+    with pytest.raises(KeyboardInterrupt), run_flows._giving_up(wh), run_flows._naming_unfinished(wh, [under_way]):
+        raise KeyboardInterrupt
+
+    assert done == ["Stopped before sales was up to date: 7 changes wait for the next run.\n"]
+
+
 def test_materialize_lists_the_tables_that_were_stored(terminal: Terminal, tmp_path: Path) -> None:
     """Also where updates leave as many rows as before, and deletes fewer.
 

@@ -16,9 +16,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from py4j.protocol import Py4JError
 
 from righttime.errors import FreshnessUnavailable
 from righttime.flows.jobs import FlowJob, fused
+from righttime.pipeline.careful import GROUP, DrainGivenUp, raise_if_given_up
 from tests.support.flow_stage import Stage, Turns
 from tests.support.plain_flow import run_plain, until
 
@@ -154,6 +156,41 @@ def test_a_commit_is_never_parted(three_rows: Stage) -> None:
     assert stage.query() == {k: k for k in range(7)}
     until(stage.wh, lambda: stage.published() == 3)
     assert [job.rows_in for job in stage.runner.reports()] == [1, 5, 1]
+
+
+# -- a drain that is given up ----------------------------------------------------------------------------------------
+
+
+def test_a_drain_that_is_given_up_is_not_waited_for_and_its_changes_are_taken_by_the_next_run(tmp_path: Path) -> None:
+    """Nothing of it is published, giving it up is no failure, and the flow that runs again has all of it, once."""
+    with opened(tmp_path) as stage:
+        stage.insert(1, 1)
+        stage.run()
+        assert stage.query() == {1: 1}
+        assert stage.runner is not None and stage.engine is not None
+        stage.engine.gate.clear()
+        stage.insert(2, 2)
+        stage.clock.advance(1)
+        waiting = stage.ask(wait="300ms")
+        until(stage.wh, lambda: stage.runner is not None and stage.runner.under_way() is not None)
+
+        stage.runner.give_up()
+        stage.runner.stop(wait_s=20)
+
+        assert (stage.runner.running, stage.runner.failure, stage.published()) == (False, None, 1)
+        with pytest.raises(FreshnessUnavailable, match="the flow does not run"):
+            waiting.result(20)
+        stage.run()
+        assert stage.query() == {1: 1, 2: 2}
+
+
+def test_no_row_is_searched_for_in_a_drain_that_was_given_up() -> None:
+    """Spark tells of a cancelled job as of any other failure; jobs that somebody else has cancelled are tried again."""
+    ours = Py4JError(f"[SPARK_JOB_CANCELLED] Job 7 cancelled part of cancelled job group {GROUP}1f SQLSTATE: XXKDA")
+    with pytest.raises(DrainGivenUp):
+        raise_if_given_up(ours)
+    raise_if_given_up(Py4JError("[SPARK_JOB_CANCELLED] Job 7 cancelled as part of cancellation of all jobs"))
+    raise_if_given_up(Py4JError("[DIVIDE_BY_ZERO] Division by zero."))
 
 
 # -- a query that is given up ----------------------------------------------------------------------------------------

@@ -3,13 +3,14 @@
 In: a project.
 Out: targets that are stored, and per flow what that took; with `--keep` flows that go on until SIGTERM or Ctrl-C.
 Promise: nothing moves if a declaration is wrong or one of the flows would be refused. A flow that fails ends the command with exit code 1 and its reason;
-what others published stays.
+what others published stays. Whoever stops it does not wait for a drain.
 """
 
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -102,9 +103,10 @@ def run_flows(
     with project_at(project) as loaded:
         refuse(loaded.problems)
         chosen, anew = chosen_flows(loaded, flow), _names(loaded, refresh, flow)
-        with open(loaded.warehouse) as wh:
+        with open(loaded.warehouse) as wh, _giving_up(wh):
             loads = _start(wh, chosen, anew)
-            _watch(wh, loads, stop)
+            with _naming_unfinished(wh, loads):
+                _watch(wh, loads, stop)
             failed = _report(loads, debug=debug)
             if stop.is_set():
                 _say_unfinished(wh, loads)
@@ -112,6 +114,25 @@ def run_flows(
                 failed = _keep(wh, loads, stop, door, debug=debug)
     if failed:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _giving_up(wh: Warehouse) -> Iterator[None]:
+    """Cancel what is still computed at the end: a drain may take minutes, and until it is published the next run has it to do anyway."""
+    try:
+        yield
+    finally:
+        wh._flows("stop flows").give_up()
+
+
+@contextmanager
+def _naming_unfinished(wh: Warehouse, loads: Sequence[Load]) -> Iterator[None]:
+    """Say at once, on Ctrl-C, what is left for the next run."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _say_unfinished(wh, loads)
+        raise
 
 
 def _door(listening: str | None, keep: bool, token_file: Path | None, tls_cert: Path | None, tls_key: Path | None) -> Door | None:

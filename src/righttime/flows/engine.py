@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -20,6 +22,7 @@ from righttime.flows.jobs import FlowJob
 from righttime.flows.letters import FIRSTS, IMAGES, PART, STEP, LetterBook
 from righttime.pipeline.again import Again
 from righttime.pipeline.analysis import Analysed
+from righttime.pipeline.careful import GROUP, SparkFailure
 from righttime.pipeline.collecting import TooMuchOutput
 from righttime.pipeline.execute import DrainResult, Room, run_drain, run_planned
 from righttime.pipeline.filed import lines_of
@@ -65,6 +68,7 @@ class DrainEngine:
         self._analysed = analysed
         self._spark = spark
         self._child: SparkSession | None = None
+        self._group = f"{GROUP}{uuid4().hex}"  # of Spark jobs
         self._streams = streams  # columns of the stored changes
         self._scratch = scratch
         self._states = StateStore(folder, analysed.fingerprint, flow=analysed.flow.name, anew=anew)
@@ -91,6 +95,7 @@ class DrainEngine:
         """Compute what these jobs do, in one Spark job, and keep the state they leave. Only the first may have dead letters to try again."""
         child = self._session()
         child.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)  # of this thread; without fair scheduling it says nothing
+        child.sparkContext.setLocalProperty("spark.jobGroup.id", self._group)
         numbers = range(jobs[0].number, jobs[-1].number + 1)
         plans = self._plans.made
         replay = jobs[0].replay
@@ -162,6 +167,15 @@ class DrainEngine:
                 is_large=is_large,
                 again=again,
             )
+
+    def give_up(self) -> None:
+        """Cancel the drain under way, and every later one: it raises `DrainGivenUp`, and has changed nothing."""
+        try:
+            if self._child is not None and (context := self._child.sparkContext._jsc) is not None:
+                java: Any = context
+                java.sc().cancelJobGroupAndFutureJobs(self._group)  # planning goes on until it asks for the next job
+        except SparkFailure as error:  # then it comes to its end by itself
+            log.warning("drain.not_given_up", flow=self._analysed.flow.name, error=repr(error))
 
     def forget(self) -> None:
         """Begin again from nothing."""

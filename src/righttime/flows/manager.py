@@ -29,7 +29,7 @@ from righttime.flows.jobs import FlowStatus
 from righttime.flows.letters import letters_table
 from righttime.flows.names import refuse_taken
 from righttime.flows.overview import Overview
-from righttime.flows.runner import FlowRunner, Mode
+from righttime.flows.runner import ASLEEP, FlowRunner, Mode
 from righttime.flows.schedule import Schedule, Triggers
 from righttime.flows.taps import TapParts, Taps
 from righttime.flows.work import Work
@@ -41,8 +41,6 @@ from righttime.settings import Settings
 from righttime.telemetry import get_log
 
 log = get_log("flows")
-
-_ASLEEP = "the flow does not run: start it with Warehouse.run, or `righttime run`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,7 @@ class Flows:
         self.attention = Attention(parts.catalyst, self.feed)
         self._overview = Overview(parts.catalyst, self.feed, self.taps, self.attention, self.runners)
         for entry in self.catalogue.entries():
-            self._attend_as_it_was(entry).trouble = _ASLEEP
+            self._attend_as_it_was(entry).trouble = ASLEEP
 
     def _kind_of(self, name: str) -> str | None:
         return "table" if name in self._parts.schemas else "view" if name in self._parts.views else None
@@ -308,6 +306,11 @@ class Flows:
         """Stop all flows."""
         for name in list(self.runners):
             self.stop(name)
+
+    def give_up(self) -> None:
+        """Stop all flows without waiting, and cancel their drains: what is not published changes nothing, and is computed when the flow runs again."""
+        for runner in list(self.runners.values()):
+            runner.give_up()
 
     def close(self) -> None:
         """Close the streams; the flows have stopped."""

@@ -29,6 +29,8 @@ from righttime.telemetry import METRICS, get_log
 
 log = get_log("flow")
 
+ASLEEP = "the flow does not run: start it with Warehouse.run, or `righttime run`"
+
 # The two others are yardsticks: queries take what windows of time have brought, or wait for one run of the flow after the other.
 Mode = Literal["on_demand", "near_real_time", "sequential"]
 _GATHER_S = 0.05  # what comes later is taken by the next drain, all of it: waiting longer for it makes both later
@@ -82,10 +84,16 @@ class FlowRunner:
     def stop(self, *, wait_s: float | None = None) -> None:
         """End after the drain under way; what is cut and not published is cut again when the flow runs again."""
         self._with.feed.forget(self.link.source)
-        self._halt(str(self.failure or "the flow does not run: start it with Warehouse.run, or `righttime run`"))
+        self._halt(str(self.failure or ASLEEP))
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout=wait_s)
+
+    def give_up(self) -> None:
+        """Stop, and cancel the drain under way; does not wait for either."""
+        self._with.feed.forget(self.link.source)
+        self._halt(str(self.failure or ASLEEP))  # first: nothing of a drain that is cancelled may be published
+        self._with.engine.give_up()
 
     @property
     def running(self) -> bool:

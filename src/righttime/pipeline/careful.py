@@ -31,7 +31,13 @@ from righttime.pipeline.stateless import ROW, noted
 from righttime.pipeline.translate import quiet
 
 SparkFailure = (PySparkException, Py4JError)
+GROUP = "righttime-drains-"  # how the names of our groups of Spark jobs begin
+_GIVEN_UP = f"part of cancelled job group {GROUP}"
 _REASON_MAX = 500
+
+
+class DrainGivenUp(Exception):
+    """A drain was cancelled by the one who began it: no row is to blame, and it is not tried again."""
 
 
 class Careful:
@@ -89,6 +95,7 @@ class Careful:
                 frame = frame_of(made.rows())
                 return [_Made(made, frame.schema, self._taken(frame))]
         except SparkFailure as error:
+            raise_if_given_up(error)
             if table.num_rows == 1:
                 self._bury(trial, given, reason_of(error), image_of(table))
                 return []
@@ -123,6 +130,12 @@ class _Made:
     signed: Signed
     schema: StructType
     table: pa.Table
+
+
+def raise_if_given_up(error: Exception) -> None:
+    """Raise `DrainGivenUp` if that is why Spark failed; a group that is not ours may be cancelled by anybody, and its drain is tried again."""
+    if _GIVEN_UP in str(error):
+        raise DrainGivenUp from error
 
 
 def reason_of(error: Exception) -> str:

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from righttime.errors.flows import DrainTooLarge, StepFailed
 from righttime.pipeline.again import Again
 from righttime.pipeline.analysis import Analysed
-from righttime.pipeline.careful import Careful, SparkFailure, reason_of
+from righttime.pipeline.careful import Careful, SparkFailure, raise_if_given_up, reason_of
 from righttime.pipeline.collecting import TooMuchOutput, collect
 from righttime.pipeline.failed import FailedRows
 from righttime.pipeline.filed import filed
@@ -77,6 +77,7 @@ def run_drain(
         with quiet():
             ran = work.run_anyhow(reach or reach_of(inputs.values()), is_large=is_large)
     except SparkFailure as error:
+        raise_if_given_up(error)
         log.info("drain.careful", flow=flow.name, jobs=len(jobs), reason=reason_of(error))
         ran = _run_carefully(work, Careful(flow.name, child, failed, rows_max=None if room is None else room.rows_max))
     try:
@@ -116,6 +117,7 @@ def run_planned(
         with quiet():
             found = plans.run(changes, jobs, spans=spans)
     except SparkFailure as error:
+        raise_if_given_up(error)
         log.info("drain.failed", flow=analysed.flow.name, jobs=len(jobs), reason=reason_of(error))
         return None
     return Results(analysed, check).of(found, FailedRows(analysed.flow.name, jobs, letters_max=dead_letters_max))
