@@ -27,6 +27,7 @@ from righttime.flight.group import GroupWarehouse, open_service
 from righttime.flight.warehouse import RemoteWarehouse, is_service
 from righttime.flows.explain import Explanation
 from righttime.flows.face import FlowMethods
+from righttime.flows.jobs import FlowStatus
 from righttime.flows.manager import Flows
 from righttime.foundation import is_postgres, open_foundation
 from righttime.ledger.receipts import Receipt, Verification
@@ -292,6 +293,10 @@ class Warehouse(Handle, FlowMethods):
     def _bringing_up(self) -> Callable[[str], None]:
         # What only a table has is brought into its stream by the process that writes.
         return (lambda name: None) if self.read_only else super()._bringing_up()
+
+    def flows(self) -> list[FlowStatus]:
+        """Return how each flow is: what waits, how far it is, its last jobs. A handle that only reads knows what files tell, and no jobs."""
+        return list(self.status().flows) if self.read_only else super().flows()
 
     def explain(self, query: str, *, freshness: Duration | None = None) -> Explanation:
         """Say what a query would wait for if it came now: flows, streams, jobs, rows, and an estimate of the time."""

@@ -99,11 +99,13 @@ def test_a_reader_explains_from_files_and_not_beside_a_writer(tmp_path: Path) ->
         stream.insert([{"k": 2, "v": 0}, {"k": 3, "v": 0}])
         clock.advance(1)
         with rt.open(tmp_path / "wh", read_only=True, clock=clock) as reader, pytest.raises(FreshnessUnknown, match="another process writes"):
+            assert [(flow.name, flow.rows_waiting, flow.running) for flow in reader.flows()] == [("plain", 3, False)], "as of the durable state"
             reader.explain("SELECT * FROM copy")
     with rt.open(tmp_path / "wh", read_only=True, clock=clock) as reader:
         found = reader.explain("SELECT * FROM copy")
         assert (found.shared, found.estimate_s, [(need.flow, need.rows) for need in found.flows]) == (False, None, [("plain", 2)])
         assert "righttime run" in found.flows[0].trouble
+        assert reader.flows() == list(reader.status().flows)
         assert reader.explain("SELECT * FROM copy", freshness="5s").shared
 
 
