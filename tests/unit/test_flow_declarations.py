@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StructType
 
-from righttime.errors.flows import BadDeclaration, FlowCycle, FlowFrozen, NameTwice, UnknownInFlow
+from righttime.changes.schema import declare_table
+from righttime.errors.flows import BadDeclaration, FlowCycle, FlowFrozen, NameTwice, TableNoStream, UnknownInFlow
+from righttime.errors.known import known_names
+from righttime.flows.names import refuse_tables
 from righttime.pipeline.cycles import check_cycles
 from righttime.pipeline.fingerprint import fingerprint
 from righttime.pipeline.flow import Flow, Refresh, Step
@@ -192,6 +195,36 @@ def test_what_is_wrong_is_said_once_and_in_words() -> None:
     assert "refresh='every banana' must be on_demand, immediate or such as 'every 5m' (it is not a number" in str(refresh.value)
     assert ".." not in str(refresh.value).removeprefix(str(refresh.value.context["origin"]))
     assert "there is no column 'zz'; known: a. Correct the name" in str(key.value)
+
+
+@pytest.mark.parametrize(
+    ("keepers", "unique", "advice"),
+    [
+        ({}, True, "make its changes one with Warehouse.tap('customer')"),
+        ({}, False, "only a table that was created with keys, unique=True"),
+        ({"customer": "people"}, False, "flow 'people' keeps this table, so declare these steps in that flow"),
+    ],
+)
+def test_a_table_is_not_read_as_a_stream(keepers: dict[str, str], unique: bool, advice: str) -> None:
+    """Whoever tries is told how the changes of this table can be had."""
+    flow = Flow("sales")
+    flow.stream("line").join(flow.stream("customer"), on="id").into("t", keys=["id"])
+    tables = {"customer": declare_table("customer", "id INT, name STRING", keys=["id"], unique=unique)}
+
+    with pytest.raises(TableNoStream, match="there is no stream 'customer'; it is a table") as refused:
+        refuse_tables(flow, streams=["line"], tables=tables, keepers=keepers)
+
+    assert advice in str(refused.value) and __file__ in str(refused.value)
+    refuse_tables(flow, streams=["line", "customer"], tables=tables, keepers=keepers)  # a tap has the name of its table
+
+
+def test_names_that_look_like_the_wrong_one_are_shown_and_not_all() -> None:
+    """Few names are shown as they are; of many, those that may have been meant."""
+    many = [f"stream_{number}" for number in range(60)] + ["Customer", "customers"]
+    assert known_names("custmer", many) == "Customer, customers and 60 others"
+    assert known_names("zz", many) == "stream_0, stream_1, stream_2, stream_3, stream_4 and 57 others"
+    assert known_names("zz", ["a", "b"]) == "a, b"
+    assert known_names("zz", []) == "none"
 
 
 def test_a_table_is_one_target_only() -> None:

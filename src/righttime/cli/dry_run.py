@@ -22,7 +22,7 @@ from righttime.client import Warehouse
 from righttime.errors import BadProject, FlowCycle, NameTaken, NotAWarehouse, RightTimeError
 from righttime.flows.catalogue import Catalogue
 from righttime.flows.jobs import FlowStatus
-from righttime.flows.names import refuse_taken
+from righttime.flows.names import refuse_tables, refuse_taken
 from righttime.pipeline.analysis import Analysed, analyse
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.nodes import Target
@@ -130,6 +130,7 @@ def _analysed(flow: Flow, project: Project, known: Known, child: SparkSession) -
             raise NameTaken(kind="table" if schema.name in known.tables else "view", name=schema.name)
     streams = {**declared_for(flow, project), **existing}
     refuse_taken(flow, streams=streams, tables=known.tables, views=known.views)
+    refuse_tables(flow, streams=streams, tables=known.tables, keepers={table: each.name for each in known.flows.values() for table in each.targets})
     return analyse(flow, streams, known.tables, child)
 
 

@@ -27,6 +27,7 @@
     │   ├── FlowError            a flow cannot be used as it is declared or run
     │   │   ├── BadDeclaration   flow.declaration
     │   │   │   ├── UnknownInFlow  flow.unknown
+    │   │   │   │   └── TableNoStream  flow.table_no_stream
     │   │   │   ├── NameTwice    flow.name_twice
     │   │   │   ├── TypeClash    flow.type
     │   │   │   ├── ColumnsFixed  flow.columns_fixed
@@ -185,6 +186,7 @@ from righttime.errors.flows import (
     StreamExists,
     StreamTime,
     TableMaintained,
+    TableNoStream,
     TableTapped,
     TargetChanged,
     TooManyDeadLetters,
@@ -379,6 +381,7 @@ __all__ = [
     "TableAmbiguous",
     "TableExists",
     "TableMaintained",
+    "TableNoStream",
     "TableTapped",
     "TargetChanged",
     "TooManyDeadLetters",

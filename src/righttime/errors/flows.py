@@ -27,6 +27,12 @@ class UnknownInFlow(BadDeclaration):
     code = "flow.unknown"
 
 
+class TableNoStream(UnknownInFlow):
+    """{origin}: there is no stream {name!r}; it is a table. Flow {flow!r} reads streams: {advice}; no row was moved."""
+
+    code = "flow.table_no_stream"
+
+
 class NameTwice(BadDeclaration):
     """{origin}: the step has two columns {name!r}. Rename one of them with select() before it, in flow {flow!r}; no row was moved."""
 

@@ -27,7 +27,7 @@ from righttime.flows.explain import Explanation
 from righttime.flows.feed import Feed
 from righttime.flows.jobs import FlowStatus
 from righttime.flows.letters import letters_table
-from righttime.flows.names import refuse_taken
+from righttime.flows.names import refuse_tables, refuse_taken
 from righttime.flows.overview import Overview
 from righttime.flows.runner import ASLEEP, FlowRunner, Mode
 from righttime.flows.schedule import Schedule, Triggers
@@ -89,6 +89,8 @@ class Flows:
     def analyse(self, flow: Flow) -> Analysed:
         """Check a declaration against streams and tables, and return the columns of every step; starts Spark."""
         flow.freeze()
+        keepers = {table: link.source.removeprefix("flow.") for table, link in self._parts.catalyst.maintained.items()}
+        refuse_tables(flow, streams=self.feed.streams.names(), tables=self._parts.schemas, keepers=keepers)
         streams = {name: self.feed.streams.schema(name) for name in self.feed.streams.names()}
         return analyse(flow, streams, self._parts.schemas, self._parts.spark.child())
 

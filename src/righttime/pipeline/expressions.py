@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, DataType, LongType, NumericType, StructField, StructType
 
 from righttime.errors.flows import BadExpression, TypeClash, UnknownInFlow
+from righttime.errors.known import known_names
 from righttime.pipeline.jvm import java_class, scala_object
 from righttime.pipeline.nodes import Derived, Measure, Origin
 from righttime.pipeline.stored_types import is_storable
@@ -140,7 +141,7 @@ class Expressions:
         parameters = error.getMessageParameters() or {}
         if (error.getCondition() or "").startswith("UNRESOLVED_COLUMN") and "objectName" in parameters:
             name = parameters["objectName"].replace("`", "")
-            return UnknownInFlow(flow=self._flow, origin=origin, what="column", name=name, known=", ".join(frame.columns))
+            return UnknownInFlow(flow=self._flow, origin=origin, what="column", name=name, known=known_names(name, frame.columns))
         reason = " ".join(str(error).strip().split("\n\n== SQL", 1)[0].split(";", 1)[0].split())
         return BadExpression(flow=self._flow, origin=origin, expression=expression, reason=reason)
 

@@ -18,6 +18,7 @@ from pyspark.sql.types import DataType, LongType, StructField, StructType, Times
 from righttime.changes.ddl import parse_columns
 from righttime.changes.types import BadType, canonical_schema
 from righttime.errors.flows import BadDeclaration, NameTwice, NotUnique, TypeClash, UnknownInFlow
+from righttime.errors.known import known_names
 from righttime.pipeline.expressions import Expressions
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.nodes import (
@@ -212,7 +213,7 @@ class StepColumns:
 def named(flow: Flow, origin: Origin, what: str, name: str, known: Mapping[str, Any]) -> Any:
     """Return what has this name; raises `UnknownInFlow` if nothing has."""
     if name not in known:
-        raise UnknownInFlow(flow=flow.name, origin=origin, what=what, name=name, known=", ".join(known) or "none")
+        raise UnknownInFlow(flow=flow.name, origin=origin, what=what, name=name, known=known_names(name, known))
     return known[name]
 
 
