@@ -6,13 +6,15 @@ from random import Random
 import pytest
 
 import righttime as rt
-from righttime.errors import FreshnessUnknown
+from righttime.errors import FlowFailed, FreshnessUnknown
 from righttime.flows.catalogue import Catalogue
 from righttime.flows.explain import estimate_s
 from righttime.flows.jobs import JobReport
+from righttime.flows.runner import FlowRunner
+from righttime.queues.stream import Stream
 from righttime.testing import ManualClock
 from tests.support.flow_stage import SECOND, contract_of
-from tests.support.plain_flow import run_plain
+from tests.support.plain_flow import PlainEngine, run_plain, until
 
 COLUMNS = "k INT NOT NULL, v INT"
 
@@ -107,6 +109,50 @@ def test_a_reader_explains_from_files_and_not_beside_a_writer(tmp_path: Path) ->
         assert "righttime run" in found.flows[0].trouble
         assert reader.flows() == list(reader.status().flows)
         assert reader.explain("SELECT * FROM copy", freshness="5s").shared
+
+
+def test_a_flow_that_failed_has_no_estimate(tmp_path: Path) -> None:
+    """It never gets there, however long its drains took before."""
+    with rt.open(tmp_path / "wh", clock=ManualClock(100.0)) as wh:
+        runner, engine, stream = declared(wh)
+        stream.insert([{"k": 1, "v": 0}])
+        assert wh.read("copy", wait="20s").rows() == [(1, 0)]
+        engine.give_up()  # the next drain raises
+        stream.insert([{"k": 2, "v": 0}])
+        with pytest.raises(FlowFailed):
+            wh.read("copy", wait="20s")
+        found = wh.explain("SELECT * FROM copy")
+        assert (found.estimate_s, [need.rows for need in found.flows]) == (None, [1])
+        assert "has stopped" in found.flows[0].trouble
+        runner.stop()
+
+
+def test_while_targets_are_built_anew_that_is_said_and_no_time(tmp_path: Path) -> None:
+    """Drains of a few changes say nothing of one that takes all there ever were."""
+    with rt.open(tmp_path / "wh", clock=ManualClock(100.0)) as wh:
+        runner, engine, stream = declared(wh)
+        stream.insert([{"k": 1, "v": 0}, {"k": 2, "v": 0}])
+        assert len(wh.read("copy", wait="20s").rows()) == 2
+        runner.stop()
+        stream.insert([{"k": 3, "v": 0}])
+        runner, engine, _ = declared(wh, rebuild=True, held=True)
+        until(wh, lambda: runner.under_way() is not None)
+        (need,) = wh.explain("SELECT * FROM copy").flows
+        assert (need.rows, need.estimate_s) == (1, None)
+        assert need.trouble == "its targets are being built anew from 3 changes, 0 of 1 parts are done, and a fresh answer waits for that"
+        engine.gate.set()
+        assert len(wh.read("copy", wait="20s").rows()) == 3
+        runner.stop()
+
+
+def declared(wh: rt.Warehouse, *, rebuild: bool = False, held: bool = False) -> tuple[FlowRunner, PlainEngine, Stream]:
+    """Return a flow that the warehouse knows of, and its stream."""
+    if "copy" not in wh.tables():
+        wh.create_table("copy", COLUMNS, keys=["k"])
+        wh.create_stream("here", COLUMNS, keys=["k"])
+    runner, engine = run_plain(wh, {"copy": "here"}, rebuild=rebuild, held=held)
+    wh._flows("test").runners["plain"] = runner
+    return runner, engine, wh.stream("here")
 
 
 @pytest.mark.parametrize("read_only", [True, False])

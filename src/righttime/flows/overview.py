@@ -42,15 +42,18 @@ class Overview:
         streams = self._lacking(link, cut_us)
         runner = self._runners.get(link.source.removeprefix("flow."))
         rows = sum(streams.values())
+        runs = runner is not None and runner.running
+        rebuilding = _rebuilding(runner) if runner is not None and runs else ""
         return FlowNeed(
             flow=link.source.removeprefix("flow."),
             tables=tuple(name for name in tables if name in link.tables),
             streams=streams,
             jobs_queued=0 if runner is None else len(runner.queue()),
             rows=rows,
-            estimate_s=None if runner is None else estimate_s(rows, runner.reports()),
+            # Drains of a few changes say nothing of one that takes all there ever were, nor of one that never comes.
+            estimate_s=estimate_s(rows, runner.reports()) if runner is not None and runs and not rebuilding else None,
             waits_for_source_s=link.waits_for_source_s(cut_us),
-            trouble=link.trouble,
+            trouble=link.trouble or rebuilding,
         )
 
     def status(self) -> list[FlowStatus]:
@@ -83,3 +86,14 @@ class Overview:
         streams = self._attention.streams(link.source)
         here, unpulled = self._feed.rows(streams, link.horizon_us, up_to_us), self._taps.unpulled(streams, link.horizon_us, up_to_us)
         return {name: here.get(name, 0) + unpulled.get(name, 0) for name in streams if name in here or name in unpulled}
+
+
+def _rebuilding(runner: FlowRunner) -> str:
+    """Say how far targets that are built anew are; nothing if they are not."""
+    if runner.await_rebuilt(0):
+        return ""
+    drain = runner.under_way()
+    if drain is None or drain.parts is None:
+        return "its targets are about to be built anew from all changes of its streams, and a fresh answer waits for that"
+    done, parts = drain.parts
+    return f"its targets are being built anew from {drain.rows:,} changes, {done} of {parts} parts are done, and a fresh answer waits for that"
