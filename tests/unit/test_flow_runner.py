@@ -4,7 +4,7 @@ AT ids are those of the sheet on on-demand ETL. Times are a test's; nobody sleep
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,19 +14,19 @@ import pytest
 
 import righttime as rt
 from righttime.catalyst.producer import Producer
-from righttime.errors import AsOfUnavailable, FreshnessUnavailable
-from righttime.errors.flows import BadStream, FlowFailed, TableMaintained
+from righttime.errors import AsOfUnavailable, FlowAsleep, FreshnessUnavailable
+from righttime.errors.flows import BadStream, ExpectationFailed, FlowFailed, StepFailed, TableMaintained, UnknownFlowLetter
 from righttime.flight.failures import failure_of, failure_record
 from righttime.flows import runner
 from righttime.flows.catalogue import Catalogue
-from righttime.flows.jobs import UnderWay
-from righttime.flows.runner import FlowRunner
+from righttime.flows.jobs import FlowJob, UnderWay
+from righttime.flows.runner import FlowRunner, _failed
 from righttime.flows.running import RunningFlow
 from righttime.flows.schedule import Triggers
 from righttime.query.dbapi_types import OperationalError, as_dbapi
 from righttime.testing import ManualClock
 from tests.support.flow_stage import SECOND, Stage, contract_of
-from tests.support.plain_flow import run_plain, until
+from tests.support.plain_flow import PlainDrained, run_plain, until
 
 
 @pytest.fixture
@@ -224,6 +224,33 @@ def test_a_call_that_would_write_into_a_target_is_refused_at_once(stage: Stage, 
         assert not load.in_transaction
 
 
+def test_why_a_flow_has_stopped_names_it_once() -> None:
+    """Errors of a flow begin with its name."""
+    error = ExpectationFailed(flow="ff", job=2, rows=1, name="some", condition="qty > 0", origin="sales.py:3", example="{}")
+    assert str(_failed("ff", error)).startswith("Flow 'ff' has stopped: job 2: 1 rows do not meet expectation 'some'")
+    assert str(_failed("ff", StepFailed(flow="ff", origin="sales.py:3", reason="no"))).startswith("Flow 'ff' has stopped: the step declared at")
+    assert str(_failed("ff", ValueError())).startswith("Flow 'ff' has stopped: ValueError.")
+
+
+@pytest.mark.parametrize(("ids", "unknown", "said"), [("zz", "zz", "nothing was tried again"), (["zz", "a1"], "zz", "the others were tried again")])
+def test_letters_that_are_not_known_are_named(stage: Stage, monkeypatch: pytest.MonkeyPatch, ids: str | list[str], unknown: str, said: str) -> None:
+    """A text is one id, not as many as it has letters; that others were tried is said only if there were any."""
+    stage.run()
+    assert stage.runner is not None and stage.engine is not None
+    drain = stage.engine.drain
+
+    def told(jobs: Sequence[FlowJob]) -> PlainDrained:
+        assert jobs[0].replay is not None and jobs[0].replay.ids is not None
+        jobs[0].replay.unknown = tuple(sorted(jobs[0].replay.ids - {"a1"}))
+        return drain(jobs)
+
+    monkeypatch.setattr(stage.engine, "drain", told)
+    stage.clock.advance(1)
+    with pytest.raises(UnknownFlowLetter) as refused:
+        stage.runner.replay(ids, wait_s=20, still_s=20)
+    assert refused.value.context["ids"] == unknown and str(refused.value).endswith(f"; {said}.")
+
+
 def test_a_flow_that_stopped_is_never_taken_for_fresh(stage: Stage) -> None:
     """What was published is answered; what came after is missing, and the query says so."""
     stage.run()
@@ -234,8 +261,10 @@ def test_a_flow_that_stopped_is_never_taken_for_fresh(stage: Stage) -> None:
     assert stage.query() == {1: 1}, "nothing came since"
     stage.clock.advance(10)
     stage.insert(2, 2)
-    with pytest.raises(FreshnessUnavailable, match="does not run"):
+    with pytest.raises(FreshnessUnavailable, match="does not run") as refused:
         stage.query()
+    assert isinstance(refused.value, FlowAsleep) and not refused.value.retryable
+    assert "Waiting does not help: run the flow" in str(refused.value) and "restart the source" not in str(refused.value)
     stage.clock.advance(5)
     assert stage.query(freshness="1 min") == {1: 1}
     answer = stage.wh.read("t", on_late="answer", wait="0s")

@@ -220,13 +220,8 @@ class Cuts(CatalystMemory):
             # Waiting or asking again does not help. An error of the query's own: each has its traceback.
             return FlowFailed(**flow.failure.context)
         newest_us = max(flow.exact_before(cut_us), flow.horizon_us)
-        return FreshnessUnavailable(
-            table=wait.table_of(flow),
-            source=flow.source,
-            waited_s=self.clock.monotonic_s() - wait.started_s,
-            stale_s=self.stale_s(newest_us),
-            why=_why_late(flow, cut_us),
-        )
+        waited_s, stale_s, why = self.clock.monotonic_s() - wait.started_s, self.stale_s(newest_us), _why_late(flow, cut_us)
+        return flow.late(wait.table_of(flow), waited_s=waited_s, stale_s=stale_s, why=why)
 
     def stale_s(self, newest_us: int) -> float:
         """Return how old a state is. One that has loaded nothing yet is as stale as it has been possible to ask for it."""

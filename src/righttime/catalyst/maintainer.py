@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from righttime.catalyst.links import Link
 from righttime.errors.flows import FlowFailed
+from righttime.errors.queries import FlowAsleep, FreshnessUnavailable
 
 _JOBS_MAX = 100_000  # published jobs whose times are remembered
 _NOTED_MAX = 100_000  # changes that are not published, one by one
@@ -138,6 +139,12 @@ class Maintainer(Link):
     def is_closed(self, time_us: int) -> bool:
         """Tell whether a job that is closed goes across a time, so that none can end there any more."""
         return time_us < self.closed_us and time_us not in self.cuts and not self.exact(time_us)
+
+    def late(self, table: str, *, waited_s: float, stale_s: float, why: str) -> FreshnessUnavailable:
+        """Return the error for a table that is not fresh enough: of a flow that nobody runs it says that waiting does not help."""
+        if self.trouble:
+            return FlowAsleep(table=table, source=self.source, flow=self.source.removeprefix("flow."), waited_s=waited_s, stale_s=stale_s, why=why)
+        return FreshnessUnavailable(table=table, source=self.source, waited_s=waited_s, stale_s=stale_s, why=why)
 
     def nudge(self) -> None:
         """Have the runner look around, also if it is about to wait."""

@@ -73,7 +73,8 @@
     │           └── ColumnsChanged  change.columns
     ├── ContractError            the answer that was asked for cannot be given
     │   ├── FreshnessUnavailable freshness.unavailable   (retryable)
-    │   │   └── FreshnessUnknown freshness.unknown       (retryable)
+    │   │   ├── FreshnessUnknown freshness.unknown       (retryable)
+    │   │   └── FlowAsleep       freshness.flow_asleep
     │   ├── AsOfUnavailable      as_of.unavailable
     │   ├── LeaseExpired         lease.expired           (retryable)
     │   ├── TooManySnapshots     snapshot.too_many       (retryable)
@@ -221,6 +222,7 @@ from righttime.errors.queries import (
     AnswerTooLarge,
     AnswerUnreadable,
     AsOfUnavailable,
+    FlowAsleep,
     FreshnessUnavailable,
     FreshnessUnknown,
     LeaseExpired,
@@ -308,6 +310,7 @@ __all__ = [
     "DrainTooLarge",
     "ExpectationFailed",
     "FileNotWritten",
+    "FlowAsleep",
     "FlowChanged",
     "FlowCycle",
     "FlowError",

@@ -111,7 +111,7 @@ class DrainTooLarge(FlowError):
 
 
 class UnknownFlowLetter(FlowError):
-    """Flow {flow!r} has no dead letter {ids}. Choose from its table of dead letters, where those that were mended are gone; all others were tried again."""
+    """Flow {flow!r} has no dead letter {ids}. Choose from its table of dead letters, where those that were mended are gone; {others}."""
 
     code = "flow.letter_unknown"
 

@@ -48,6 +48,14 @@ class FreshnessUnknown(FreshnessUnavailable):
     code = "freshness.unknown"
 
 
+class FlowAsleep(FreshnessUnavailable):
+    """Table {table!r} is {stale_s:.3f} s stale, and flow {flow!r}, which keeps it, brings it no further: {why}.
+    Waiting does not help: run the flow, ask for a larger freshness, or take the stale answer with on_late="answer"."""
+
+    code = "freshness.flow_asleep"
+    retryable = False
+
+
 class AsOfUnavailable(ContractError):
     """The cut as of {asked} cannot be answered for table {table!r}: {reason}. Ask for {earliest} or later."""
 

@@ -269,7 +269,7 @@ class Flows:
             if not runner.await_rebuilt(wait_s):
                 link, waited_s = runner.link, catalyst.clock.monotonic_s() - begun_s
                 why, stale_s = link.trouble or link.hindrance or self._why_rebuilding(runner), catalyst.stale_s(link.horizon_us)
-                raise FreshnessUnavailable(table=link.tables[0], source=link.source, waited_s=waited_s, stale_s=stale_s, why=why)
+                raise link.late(link.tables[0], waited_s=waited_s, stale_s=stale_s, why=why)
             catalyst.ensure_accuracy(up_to_us, runner.link.tables, deadline_s=begun_s + wait_s)
         except FreshnessUnavailable:
             if runner.failure is not None:

@@ -130,7 +130,8 @@ class FlowRunner:
                 raise self.failure or ReplayUnfinished(flow=self.link.source.removeprefix("flow."), why=why if self.running else "the flow has stopped")
             self._end_job()
         if asked.unknown:
-            raise UnknownFlowLetter(flow=self.link.source.removeprefix("flow."), ids=", ".join(asked.unknown))
+            others = "the others were tried again" if (asked.ids or frozenset()) - set(asked.unknown) else "nothing was tried again"
+            raise UnknownFlowLetter(flow=self.link.source.removeprefix("flow."), ids=", ".join(asked.unknown), others=others)
         return asked.passed
 
     def _hindered(self) -> str:
@@ -308,7 +309,7 @@ class FlowRunner:
         except Exception as error:
             if self._queue.stopping:
                 return
-            self.failure = error if isinstance(error, FlowFailed) else FlowFailed(flow=self.link.source.removeprefix("flow."), reason=_reason(error))
+            self.failure = error if isinstance(error, FlowFailed) else _failed(self.link.source.removeprefix("flow."), error)
             self.failure.__cause__ = error
             log.error("flow.failed", flow=self.link.source, error=repr(error), exc_info=not isinstance(error, RightTimeError))
             self._halt(str(self.failure))
@@ -336,5 +337,9 @@ class _Nothing:
 _NOTHING = _Nothing()
 
 
-def _reason(error: Exception) -> str:
-    return str(error).split("\n", 1)[0].removesuffix(".") or type(error).__name__
+def _failed(flow: str, error: Exception) -> FlowFailed:
+    """Return why a flow has stopped; what names the flow first, as its errors do, need not do so twice."""
+    reason = str(error).split("\n", 1)[0].removesuffix(".") or type(error).__name__
+    for begin in (f"Flow {flow!r}, ", f"Flow {flow!r}: "):
+        reason = reason.removeprefix(begin)
+    return FlowFailed(flow=flow, reason=reason)
