@@ -111,7 +111,7 @@ def test_flows_that_are_stopped_before_they_are_done_are_named(capsys: pytest.Ca
     done.error = None
     under_way = failed_load()
     under_way.flow = SimpleNamespace(name="returns", targets=())  # type: ignore[assignment]
-    under_way.is_alive = lambda: True  # type: ignore[method-assign]
+    under_way.ended = False
     wh: Any = SimpleNamespace(flows=lambda: [SimpleNamespace(name="returns", rows_waiting=1234), SimpleNamespace(name="sales", rows_waiting=0)])
 
     run_flows._say_unfinished(wh, [done, under_way])
@@ -123,7 +123,7 @@ def test_ctrl_c_names_what_is_left_at_once_and_gives_up_the_drains(capsys: pytes
     """A drain may take minutes, and nothing of it counts before it is published."""
     done: list[str] = []
     under_way = failed_load()
-    under_way.is_alive = lambda: True  # type: ignore[method-assign]
+    under_way.ended = False
     flows = SimpleNamespace(give_up=lambda: done.append(capsys.readouterr().err))
     wh: Any = SimpleNamespace(flows=lambda: [SimpleNamespace(name="sales", rows_waiting=7)], _flows=lambda what: flows)
 

@@ -66,6 +66,7 @@ class Load(threading.Thread):
         self.waiting = 0
         self.took_s = 0.0
         self.error: Exception | None = None
+        self.ended = False  # not is_alive(): Python calls a thread ended whose join() was interrupted
         self._engine = warehouse._writer("run flows")
         self._begun_s = time.monotonic()
 
@@ -75,6 +76,7 @@ class Load(threading.Thread):
         except Exception as error:
             self.error = error
         self.took_s = time.monotonic() - self._begun_s
+        self.ended = True
 
     def _bring_up(self) -> None:
         self.running.wait()
@@ -236,7 +238,7 @@ def _say_unfinished(wh: Warehouse, loads: Sequence[Load]) -> None:
     """Say what a stop has left for the next run."""
     waiting = {status.name: status.rows_waiting for status in wh.flows()}
     for load in loads:
-        if load.is_alive():
+        if not load.ended:
             left = waiting.get(load.flow.name, 0)
             rest = f"{left:,} changes wait for the next run" if left else "the next run stores it"
             err().print(f"Stopped before {load.flow.name} was up to date: {rest}.", markup=False, soft_wrap=True)
