@@ -203,7 +203,7 @@ def test_run_brings_tables_up_to_now_each_time(terminal: Terminal, shop: Path) -
     with reader, pytest.raises(rt.FreshnessUnavailable, match="has not loaded"):
         assert len(reader.read("store_sales", freshness="1h")) == rows
         reader.read("store_sales")  # though the ledger has no newer state: the streams do
-    assert terminal("sql", TOTALS, "-w", shop).err.startswith("error [freshness.unavailable]"), "an answer without them would be stale"
+    assert terminal("sql", TOTALS, "-w", shop).err.startswith("error [freshness.flow_asleep]"), "an answer without them would be stale"
     need = json.loads(terminal("explain", TOTALS, "--freshness", "1ms", "-w", shop, "--json").out)["flows"][0]
     waiting = need["rows"]
     assert (need["flow"], need["tables"], need["streams"]["purchase"], sum(need["streams"].values())) == ("sales", ["store_sales"], 10, waiting)
