@@ -17,7 +17,7 @@ from righttime.catalyst.producer import Producer
 from righttime.errors import AsOfUnavailable, FlowAsleep, FreshnessUnavailable
 from righttime.errors.flows import BadStream, ExpectationFailed, FlowFailed, StepFailed, TableMaintained, UnknownFlowLetter
 from righttime.flight.failures import failure_of, failure_record
-from righttime.flows import runner
+from righttime.flows import cutter, runner
 from righttime.flows.catalogue import Catalogue
 from righttime.flows.jobs import FlowJob, UnderWay
 from righttime.flows.runner import FlowRunner, _failed
@@ -646,6 +646,75 @@ def test_a_drain_lets_a_crowd_of_queries_come_to_its_end(stage: Stage, monkeypat
     stage.insert(3, 3)
     stage.clock.advance(1)
     assert stage.query() == {0: 0, 1: 1, 3: 3}
+
+
+@pytest.fixture
+def held_back(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A query runs, and a job that nobody asked for has waited for its end for a while; the query's lease."""
+    monkeypatch.setattr(runner, "_PATIENCE_S", 60.0)
+    catalyst = stage.wh._writer("test").catalyst
+    stage.run(triggers=Triggers(rows_max=1))
+    with catalyst.lock:
+        lease = catalyst.leases.hold({}, now_s=catalyst.clock.monotonic_s(), ttl_s=1000)
+    for k in range(2):
+        stage.insert(k, k)
+        stage.clock.advance(1)
+    until(stage.wh, lambda: stage.runner is not None and [job.kind for job in stage.runner.queue()] == ["background"])
+    threading.Event().wait(0.3)
+    assert stage.engine is not None and stage.engine.drains == []
+    return lease
+
+
+def test_a_drain_that_nobody_asked_for_begins_when_no_query_runs(stage: Stage, held_back: Any) -> None:
+    """It would only make the query that runs later."""
+    stage.wh._writer("test").catalyst.release(held_back)
+    until(stage.wh, lambda: stage.published() == 1)
+
+
+def test_a_query_takes_along_what_was_held_back(stage: Stage, held_back: Any) -> None:
+    """One drain for both, though the other query runs on."""
+    assert stage.engine is not None
+    stage.insert(2, 2)
+    stage.clock.advance(1)
+    assert stage.ask().result(20) == {0: 0, 1: 1, 2: 2}
+    assert stage.engine.drains == [[1, 2]]
+
+
+def test_waiting_for_a_flow_does_not_wait_for_queries_that_run(stage: Stage, held_back: Any) -> None:
+    """Who waits for a flow to come up to now has asked, as a query has."""
+    assert stage.runner is not None
+    stage.wh._flows("test").bring_up(stage.runner, wait_s=20)
+    assert stage.published() == 1
+
+
+def test_many_changes_are_not_held_back(stage: Stage, held_back: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drain of many takes longer than one of few: the next query would have to wait for all of them."""
+    monkeypatch.setattr(runner, "PATIENCE_ROWS", 2)
+    monkeypatch.setattr(cutter, "PATIENCE_ROWS", 0)
+    stage.insert(3, 3)
+    until(stage.wh, lambda: stage.published() >= 1)
+
+
+def test_a_stop_does_not_wait_for_a_drain_that_is_held_back(stage: Stage, held_back: Any) -> None:
+    """What is held back is cut again when the flow runs again."""
+    assert stage.runner is not None
+    stage.runner.stop(wait_s=20)
+    assert not stage.runner.running
+    assert not any(thread.is_alive() for thread in stage.runner._threads)
+
+
+@pytest.mark.parametrize("triggers", [Triggers(rows_max=1, immediate=True), Triggers(rows_max=1, every_s=0.5)])
+def test_jobs_that_the_user_wants_at_their_time_are_not_held_back(stage: Stage, monkeypatch: pytest.MonkeyPatch, triggers: Triggers) -> None:
+    """Refresh policies are kept, whatever runs."""
+    monkeypatch.setattr(runner, "_PATIENCE_S", 60.0)
+    catalyst = stage.wh._writer("test").catalyst
+    stage.run(triggers=triggers)
+    with catalyst.lock:
+        catalyst.leases.hold({}, now_s=catalyst.clock.monotonic_s(), ttl_s=1000)
+    for k in range(2):
+        stage.insert(k, k)
+        stage.clock.advance(1)
+    until(stage.wh, lambda: stage.published() >= 1)
 
 
 def test_snapshots_that_nobody_asks_are_no_crowd(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,7 +174,8 @@ class Cuts(CatalystMemory):
             admission.cut_us = oldest_us if exact else _chosen(flows, oldest_us, asked_us)
         for flow in flows:
             if not flow.trouble:  # nobody would make the job, nor ever let go of the cut
-                flow.want(admission.cut_us)
+                flow.insist(admission.cut_us)
+        self.space.notify_all()  # a drain that nobody asked for is held back no longer
         return admission.cut_us
 
     def _accepted_us(self, flows: Sequence[Maintainer], wanted_us: int, came_us: int, floor_us: int) -> int:

@@ -28,7 +28,8 @@ class Maintainer(Link):
     up to which every source has delivered (None: always up to now), `late_stream` the one that is behind, and `tolerance_us` the lag that queries put up
     with there. Commits to tables that are streams are noted as changes when they are made; `pulled_us` is up to when those streams have them (None: there
     are none).
-    Up to `closed_us` it is settled where jobs end. `trouble` says why nothing will be delivered, `failure` is the error that the flow has stopped with, and
+    Up to `closed_us` it is settled where jobs end, and up to `insisted_us` somebody waits or has waited for them: other jobs are made ahead.
+    `trouble` says why nothing will be delivered, `failure` is the error that the flow has stopped with, and
     `hindrance` says why a stream does not go on for the moment.
     Who is `nudged` looks around before it waits again. With `loose`, queries take what is there (near-real-time loading, the yardstick of the benchmarks).
     """
@@ -39,6 +40,7 @@ class Maintainer(Link):
     pulled_us: int | None = None
     horizon_us: int = 0
     closed_us: int = 0
+    insisted_us: int = 0
     tolerance_us: int = 0
     backlog_us: int = 0
     backlog_from_us: int = 0
@@ -157,6 +159,11 @@ class Maintainer(Link):
             self.cuts.append(cut_us)
             self.cuts.sort()
             self.asked.notify_all()
+
+    def insist(self, cut_us: int) -> None:
+        """Ask for a job boundary at `cut_us` because somebody waits for it."""
+        self.insisted_us = max(self.insisted_us, cut_us)
+        self.want(cut_us)
 
     def forgo(self, cut_us: int) -> None:
         """Take back a cut for which nobody waits any more, unless it can be made: what was committed before it is to be loaded anyway."""

@@ -12,7 +12,7 @@ from righttime.changes.faults import CrashPoint, reach
 from righttime.flows.inputs import prepare
 from righttime.flows.job_queue import JobQueue
 from righttime.flows.jobs import FlowJob, JobKind
-from righttime.flows.schedule import Schedule
+from righttime.flows.schedule import PATIENCE_ROWS, Schedule
 from righttime.flows.work import Work
 
 _ROUND_S = 1.0  # how often a cutter looks around though nobody woke it
@@ -107,6 +107,9 @@ class Cutter:
         self._schedule.changed(rows)
         if self._queue.first_cut() is not None or self._link.cuts or self._is_due():
             self.nudge()
+        if self._schedule.rows > PATIENCE_ROWS:
+            with self._with.catalyst.lock:
+                self._with.catalyst.space.notify_all()  # a drain that lets queries go first does so for few changes
 
     def nudge(self) -> None:
         """Have the cutter look around."""

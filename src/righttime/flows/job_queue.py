@@ -75,6 +75,13 @@ class JobQueue:
         with self._changed:
             return bool(self._waiting or self._ready)
 
+    @property
+    def rows_unasked(self) -> float:
+        """How many changes the prepared jobs have; beyond all bounds if somebody asked for one, or rows are to be tried again."""
+        with self._changed:
+            asked = self.replays.is_waiting() or any(job.kind == "query" or job.rebuild for job in (*self._ready, *self._waiting))
+            return float("inf") if asked else sum(job.rows_in for job in self._ready)
+
     # -- cut and prepared --------------------------------------------------------------------------------------------
 
     def cut(self, after_us: int, horizon_us: int, kind: JobKind, now_s: float, *, rebuild: bool = False) -> None:

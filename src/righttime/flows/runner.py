@@ -22,7 +22,7 @@ from righttime.flows.cutter import Cutter
 from righttime.flows.job_queue import JobQueue
 from righttime.flows.jobs import Drained, FlowJob, JobReport, UnderWay, fused
 from righttime.flows.rebuild import Rebuilt, rebuild
-from righttime.flows.schedule import Schedule
+from righttime.flows.schedule import PATIENCE_ROWS, Schedule
 from righttime.flows.work import Work
 from righttime.pipeline.chain import Chain
 from righttime.telemetry import METRICS, get_log
@@ -37,6 +37,7 @@ _GATHER_S = 0.05  # what comes later is taken by the next drain, all of it: wait
 _PAUSE_S = 0.01
 _CROWD = 1  # queries for each core that may run on while a drain begins; with two there are a quarter more drains for the same answers
 _YIELD_S = 1.0
+_PATIENCE_S = 5.0  # how long a drain that nobody asked for lets queries go first
 _ROUND_S = 1.0  # how often a runner looks around though nobody woke it
 
 
@@ -150,9 +151,10 @@ class FlowRunner:
             now_us = catalyst.authority.read_us()
             here_us = now_us if link.arrived_us is None else min(now_us, link.arrived_us)
             if self._queue.is_idle and here_us > link.closed_us and not link.cuts_due():
-                link.cuts.append(here_us)
+                link.cuts.append(here_us)  # though the targets are exact there: the job is for its own sake
                 link.cuts.sort()
                 link.asked.notify_all()
+                catalyst.space.notify_all()
 
     def queue(self) -> list[FlowJob]:
         """Return the jobs that are cut and not published, oldest first, without those that are being computed."""
@@ -219,6 +221,8 @@ class FlowRunner:
             while not self._queue.await_published(_ROUND_S):  # a run of the flow comes to its end before the next one begins
                 pass
         else:
+            if self.mode == "on_demand":
+                self._let_queries_go_first()
             self._gather()
         if self.mode == "on_demand":
             self._yield()
@@ -237,6 +241,21 @@ class FlowRunner:
         while not self._queue.stopping and clock.monotonic_s() < until_s:
             if not self._queue.await_more(_PAUSE_S) and not self._cutter.next_arrived():
                 return
+
+    def _let_queries_go_first(self) -> None:
+        """Hold few changes that nobody asked for back while queries run: whoever asks next has them computed with its own, and nobody pays for two drains."""
+        catalyst = self._with.catalyst
+
+        def asked_or_quiet() -> bool:
+            return self._queue.stopping or not self._is_patient() or not catalyst.leases.running
+
+        with catalyst.lock:
+            catalyst.space.wait_for(asked_or_quiet, timeout=_PATIENCE_S)
+
+    def _is_patient(self) -> bool:
+        """Tell whether nobody waits for the prepared jobs, and few changes do; the caller has the catalyst's lock."""
+        asked = self.link.insisted_us > self.link.horizon_us
+        return self._schedule.is_patient and not asked and self._queue.rows_unasked + self._schedule.rows <= PATIENCE_ROWS
 
     def _yield(self) -> None:
         """Let queries that run come to their ends while there are more of them than cores can carry: a drain would make them later, and those that come

@@ -9,6 +9,7 @@ import threading
 from dataclasses import dataclass
 
 _FOREVER_S = 3600.0
+PATIENCE_ROWS = 10_000  # up to so many changes a drain costs what any drain costs: taken with the next query's they are free
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,11 @@ class Schedule:
     def urgent(self, rows: int) -> bool:
         """Tell whether so many changes make a cut due, whatever the time is."""
         return rows > 0 and (self._triggers.immediate or rows > self._triggers.rows_max)
+
+    @property
+    def is_patient(self) -> bool:
+        """Whether jobs that no query asked for are made so that later queries have less to wait for, and not because the user wants them at their time."""
+        return not (self._triggers.immediate or self._triggers.every_s)
 
     def asked(self, now_s: float) -> None:
         with self._lock:
