@@ -144,6 +144,8 @@ def test_a_bad_table_name_is_refused(name: str) -> None:
         (["z"], [], "key 'z' is not a column"),
         (["a", "A"], [], "given twice"),
         ("a", [], "as a list"),
+        (5, [], "keys are given as a list of names, not as 5"),
+        ([], 5, "partition columns are given as a list of names, not as 5"),
         (["l"], [], "cannot be one"),
         ([], ["z"], "partition column 'z' is not a column"),
         ([], ["l"], "cannot be one"),

@@ -436,6 +436,29 @@ def test_a_time_in_another_unit_is_refused(streams: Streams, wrong: int, unit: s
     assert (streams.watermark_us("line"), line.dead_letters().num_rows) == (0, 0)
 
 
+@pytest.mark.parametrize(("wrong", "unit"), [(1_100_000_000, "seconds"), (1_100_000_000_123, "milliseconds")])
+def test_bounds_of_changes_in_another_unit_are_refused(streams: Streams, wrong: int, unit: str) -> None:
+    """A reader that goes on after `int(time.time())` would have everything again, and one up to it nothing, without a word."""
+    line = stream(streams, times="source")
+    line.insert([{"id": 1}], time=1000)
+    for bounds in ({"after": wrong}, {"up_to": wrong}):
+        with pytest.raises(StreamTime, match=rf"{wrong} .*looks like {unit} since 1970"):
+            line.changes(**bounds)
+    with pytest.raises(StreamTime, match="neither a datetime nor"):
+        line.changes(after="yesterday")  # type: ignore[arg-type]
+
+
+def test_bounds_of_changes_beyond_all_commits_are_taken(streams: Streams) -> None:
+    """Whoever asks from before the first to after the last commit gets them all, however far he goes."""
+    line = stream(streams, times="source")
+    line.insert([{"id": 1}], time=1000)
+    line.insert([{"id": 2}], time=2000)
+    assert line.changes(after=-5, up_to=2**80).num_rows == 2
+    assert line.changes(after=2**80).num_rows == 0
+    assert line.changes(after=1000).column("id").to_pylist() == [2]
+    assert line.changes(up_to=1000).column("id").to_pylist() == [1]
+
+
 def test_small_times_are_no_mistakes_of_unit(streams: Streams) -> None:
     """Tests count from 1; a number is only refused if it says a time of this age in another unit, up to now."""
     line = stream(streams, times="source")

@@ -17,7 +17,7 @@ from righttime.catalyst.links import Link
 from righttime.catalyst.messages import Flush
 from righttime.catalyst.mover import Mover
 from righttime.changes.encoder import RowEncoder
-from righttime.errors import CommitFailed, FreshnessUnavailable, LogFull
+from righttime.errors import BadArgument, CommitFailed, FreshnessUnavailable, LogFull
 from righttime.errors.flows import BadStream, TableTapped
 from righttime.flows.runner import FlowRunner
 from righttime.flows.running import RunningFlow
@@ -80,6 +80,16 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     found = Stage(tmp_path / "wh")
     yield found
     found.close()
+
+
+def test_what_is_no_name_of_a_table_or_a_stream_is_refused(stage: Stage) -> None:
+    """Nor is something that is no flow asked which streams it declares."""
+    for table, stream in ((5, None), ("orders", 5), (None, "copy"), (b"orders", None)):
+        with pytest.raises(BadArgument, match="is no name; give one as text"):
+            stage.wh.tap(table, stream=stream)  # type: ignore[arg-type]
+    with pytest.raises(BadArgument, match="a str was given; give a Flow"):
+        stage.wh.create_streams("copy")  # type: ignore[arg-type]
+    assert stage.wh.streams() == []
 
 
 def test_what_a_stream_has_of_a_table_is_durable_in_the_table(stage: Stage) -> None:

@@ -103,6 +103,8 @@ def _chosen(columns: pa.Schema, names: Iterable[str], *, what: str) -> tuple[str
     """Return the names as the columns spell them."""
     if isinstance(names, str):
         raise BadType(f"{what}s are given as a list of names, not as one text")
+    if not isinstance(names, Iterable):
+        raise BadType(f"{what}s are given as a list of names, not as {names!r}")
     spelled = {name.casefold(): name for name in columns.names}
     chosen: list[str] = []
     for name in names:

@@ -60,6 +60,8 @@ class StreamMethods:
     def create_streams(self, flow: Flow) -> list[Stream]:
         """Make the streams that a flow declares with their columns, as far as they are missing; `run` does the same. Returns all of them."""
         streams = self._streams("create streams")
+        if not isinstance(flow, Flow):
+            raise BadArgument(name="flow", reason=f'a {type(flow).__name__} was given; give a Flow, as `flow = Flow("name")` makes one')
         for schema in flow.missing({name: streams.schema(name) for name in streams.names()}):
             tolerance = None if schema.tolerance_us is None else timedelta(microseconds=schema.tolerance_us)
             streams.create(schema.name, schema.columns, keys=schema.keys, times=schema.times, on_bad=schema.on_bad, tolerance=tolerance, comment=schema.comment)
@@ -70,7 +72,10 @@ class StreamMethods:
 
         The table has `unique=True`, so that its changes can be told by key. Its rows as they are become the first changes.
         """
-        name = stream or table
+        name = table if stream is None else stream
+        for argument, given in (("table", table), ("stream", name)):
+            if not isinstance(given, str):
+                raise BadArgument(name=argument, reason=f"{given!r} is no name; give one as text")
         self._tap(table, name.lower())
         return self.stream(name)
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from righttime.errors.flows import ColumnsChanged, StreamTime
 from righttime.queues.declared import Appended, ChangesIn, StreamCommit, StreamSchema, letters_given, rows_given
 from righttime.queues.port import StreamPort
+from righttime.queues.times import check_unit
 
 Moment = datetime | int
 """A commit time: an aware datetime, or microseconds since 1970."""
@@ -52,9 +53,16 @@ class Stream:
 
         A reader goes on after the `_commit_timestamp` of the last change that it has seen. Raises `AnswerTooLarge`.
         """
-        after_us, up_to_us = moment_us(after, stream=self.name), moment_us(up_to, stream=self.name)
+        after_us, up_to_us = self._bound_us(after, 0), self._bound_us(up_to, _EVER_US)
         self._bring_up(self.name)
-        return self._streams.changes(self.name, 0 if after_us is None else after_us, _EVER_US if up_to_us is None else up_to_us)
+        return self._streams.changes(self.name, after_us, up_to_us)
+
+    def _bound_us(self, time: Moment | None, none_us: int) -> int:
+        time_us = moment_us(time, stream=self.name)
+        if time_us is None:
+            return none_us
+        check_unit(self.name, time_us)
+        return min(max(time_us, 0), _EVER_US)
 
     def append(self, changes: ChangesIn, *, transaction: str | None = None, time: Moment | None = None) -> Appended:
         """Append changes as one commit: rows with their `_change_type` (insert, update_preimage, update_postimage, delete), insert where it is missing."""

@@ -11,6 +11,7 @@ from righttime.queues.declared import StreamSchema
 
 _AHEAD_US = 24 * 3600 * 1_000_000  # a time zone that was forgotten is less; nothing earlier could be committed to the stream any more
 _AGE_BEGINS_US = 631_152_000 * 1_000_000  # 1990: commits of sources are later, and as microseconds nobody means such numbers
+_AGE_ENDS_US = 4_102_444_800 * 1_000_000  # 2100
 _UNITS = (("seconds", 1_000_000), ("milliseconds", 1_000))
 
 
@@ -26,11 +27,16 @@ def check_time(schema: StreamSchema, time_us: int | None, *, now_us: int) -> Non
         raise StreamTime(stream=schema.name, reason=f"the time {shown(time_us)} is not after the beginning of 1970")
     if time_us > now_us + _AHEAD_US:
         raise StreamTime(stream=schema.name, reason=f"the time {shown(time_us)} is more than a day ahead; numbers are microseconds since 1970")
+    # Small numbers are left to tests with clocks of their own: by those, nothing is of this age.
+    check_unit(schema.name, time_us, end_us=now_us + _AHEAD_US)
+
+
+def check_unit(stream: str, time_us: int, *, end_us: int = _AGE_ENDS_US) -> None:
+    """Raise `StreamTime` for a number that can only have been meant in another unit."""
     for unit, factor in _UNITS:
-        # Small numbers are left to tests with clocks of their own: by those, nothing is of this age.
-        if _AGE_BEGINS_US <= time_us * factor <= now_us + _AHEAD_US:
-            reason = f"the time {time_us} is in January 1970, and looks like {unit} since 1970, where microseconds are meant"
-            raise StreamTime(stream=schema.name, reason=reason)
+        if _AGE_BEGINS_US <= time_us * factor <= end_us:
+            reason = f"the time {time_us} is in the first days of 1970, and looks like {unit} since 1970, where microseconds are meant"
+            raise StreamTime(stream=stream, reason=reason)
 
 
 def shown(time_us: int) -> str:
