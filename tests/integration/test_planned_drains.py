@@ -69,6 +69,24 @@ def test_new_facts_are_drained_by_one_plan(bench: Bench, tmp_path: Path) -> None
     assert not list(tmp_path.glob("flow.*")), "changes are gone when their drain has ended"
 
 
+def test_old_facts_that_change_with_new_ones_are_drained_by_one_plan(bench: Bench) -> None:
+    """They are in the same file each time, and the files of drains in between have nothing to do with them."""
+    for number in range(50):
+        bench.put("sale", 2, {"id": 10 * number, "k": 1, "v": 100})
+    bench.drain(2)
+    expected = {10 * number: 2 + 3 for number in range(50)}
+    made = []
+    for time in range(3, 8):
+        for old in (10 * time, 490 - 10 * time):
+            bench.put("sale", time, {"id": old, "k": 2, "v": 100})
+            expected[old] = 3 + 4
+        bench.put("sale", time, {"id": 1000 + time, "k": 3, "v": 100})
+        expected[1000 + time] = 4
+        assert {row["id"]: row["total"] for row in bench.drain(time)[0]["sales"]} == expected
+        made.append(plans(bench))
+    assert made[-1] == made[0]
+
+
 def test_changed_state_is_read_by_another_plan(bench: Bench) -> None:
     """An item that changes is seen by the next sale, and so is a sale of before that changes."""
     assert sell(bench, 2) == [{"id": 2, "total": 5}]

@@ -24,6 +24,7 @@ from righttime.pipeline.filed import FiledRows, Held, lines_of
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.operators.signed import WEIGHT
 from righttime.pipeline.planned import DoesNotFit, PlannedDrains
+from righttime.pipeline.sought import sought_columns
 from righttime.pipeline.spans import Spans, can_meet, spans_of
 from righttime.pipeline.spark import SparkOwner
 from righttime.pipeline.states import StateStore
@@ -124,7 +125,7 @@ class Bench:
         self.plans: PlannedDrains | None = None
         if planned is not None:
             owner, folder = planned
-            self.states = StateStore(folder / "state", self.analysed.fingerprint)
+            self.states = StateStore(folder / "state", self.analysed.fingerprint, sought=sought_columns(self.analysed))
             columns = {name: pa.schema([*stream.schema.columns, *SYSTEM[:-1]]) for name, stream in self.streams.items()}
             self.plans = PlannedDrains(self.analysed, owner, self.states, streams=columns, folder=folder)
         self.contents: dict[str, dict[Key, Row]] = {name: {} for name in self.tables}

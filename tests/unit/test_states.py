@@ -20,6 +20,7 @@ from righttime.errors import CommitFailed, WarehouseDamaged, WarehouseNewer
 from righttime.errors.flows import FlowChanged, StatesAhead
 from righttime.pipeline.compaction import files_to_sum, summed
 from righttime.pipeline.manifests import StateFile
+from righttime.pipeline.spans import spans_of
 from righttime.pipeline.states import StateStore
 
 PART = ("03_join", "left")
@@ -262,13 +263,19 @@ def test_large_files_are_left_until_the_small_ones_have_grown() -> None:
 
 
 def _rewrite(folder: Path, number: int) -> None:
-    """Give all manifests another format; 1 is what the first version wrote."""
+    """Give all manifests another format; 1 is what the first version wrote, and 2 has the ends of spans only."""
     for path in folder.glob("*-*.json"):
         manifest = json.loads(path.read_bytes())["manifest"] | {"format": number}
+        if number == 2:
+            manifest["parts"] = [[step, part, [[*file[:3], _ends(file[3])] for file in files]] for step, part, files in manifest["parts"]]
         if number == 1:
             manifest["parts"] = [[step, part, [[_moved(folder, step, part, file[0]), file[1]] for file in files]] for step, part, files in manifest["parts"]]
         crc = zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
         path.write_text(json.dumps({"crc": crc, "manifest": manifest}), encoding="utf-8")
+
+
+def _ends(spans: dict[str, list[Any]]) -> dict[str, Any]:
+    return {name: {"least": ends[0] if ends else None, "greatest": ends[-1] if ends else None, "nulls": nulls} for name, (nulls, *ends) in spans.items()}
 
 
 def _moved(folder: Path, step: str, part: str, name: str) -> str:
@@ -292,6 +299,28 @@ def test_state_of_the_first_version_is_read_and_gone_on_with(store: StateStore, 
     for one in (again, StateStore(tmp_path / "flow", "f1")):
         assert (one.last_job, content(one)) == (7, {**expected, 1: expected.get(1, 0) + 1})
     assert not list((tmp_path / "flow" / PART[0]).rglob("*.parquet"))
+
+
+def wanted_files(store: StateStore, *k: int | None) -> int:
+    """How many files of the part may have rows with these values of k."""
+    spans = spans_of(pa.table({"k": pa.array(k, SCHEMA.field("k").type)}))
+    return sum(len(files) for _, files in store.files(*PART, wanted=spans))
+
+
+@pytest.mark.parametrize("before", [2, 3])
+def test_files_are_told_apart_by_where_their_values_lie(tmp_path: Path, before: int) -> None:
+    """In the columns that values are looked for in. What an earlier version wrote, with the ends only, is read more often and never missed."""
+    store = StateStore(tmp_path / "flow", "f1", sought={PART[0]: frozenset(["k"])})
+    store.append(1, 1, {PART: rows((1, 1, 1), (500, 1, 1), (900, 1, 1))})
+    store.append(2, 2, {PART: rows((200, 2, 1), (None, 2, 1))})
+    if before == 2:
+        _rewrite(tmp_path / "flow", 2)
+        store = StateStore(tmp_path / "flow", "f1", sought={PART[0]: frozenset(["k"])})
+    assert [wanted_files(store, *k) for k in ((1,), (500, 200), (None,), (1000, 0), (150, 499, 901))] == [1, 2, 1, 0, 0 if before == 3 else 1]
+    store.append(3, 3, {PART: rows((150, 3, 1), (700, 3, 1))})
+    again = StateStore(tmp_path / "flow", "f1")
+    for one in (store, again):
+        assert (wanted_files(one, 700), wanted_files(one, 160)) == (1 if before == 3 else 2, 0 if before == 3 else 1)
 
 
 def test_state_of_a_later_version_is_refused_and_stays(store: StateStore, tmp_path: Path) -> None:

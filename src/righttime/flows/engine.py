@@ -30,6 +30,7 @@ from righttime.pipeline.limits import CheckStorable
 from righttime.pipeline.operators.query import Reach
 from righttime.pipeline.planned import DoesNotFit, PlannedDrains
 from righttime.pipeline.reach import TASK_BYTES, TooMuchState
+from righttime.pipeline.sought import sought_columns
 from righttime.pipeline.spans import Spans
 from righttime.pipeline.spark import SparkOwner
 from righttime.pipeline.states import StateStore
@@ -71,7 +72,7 @@ class DrainEngine:
         self._group = f"{GROUP}{uuid4().hex}"  # of Spark jobs
         self._streams = streams  # columns of the stored changes
         self._scratch = scratch
-        self._states = StateStore(folder, analysed.fingerprint, flow=analysed.flow.name, anew=anew)
+        self._states = StateStore(folder, analysed.fingerprint, flow=analysed.flow.name, anew=anew, sought=sought_columns(analysed))
         self._states.forget_after(last_job)
         self._room = Room(output_rows_max, self._states.staging)
         self._plans = PlannedDrains(analysed, spark, self._states, streams=streams, folder=scratch, rows_max=output_rows_max)

@@ -19,7 +19,7 @@ from righttime.pipeline.spans import Span, Spans
 from righttime.warehouse.durable import put_if_absent, remove_quietly, replace, sync_folder
 
 PartName = tuple[str, str]  # step, part
-FORMAT = 2  # 1 had no spans
+FORMAT = 3  # 1 had no spans, 2 only their ends
 
 
 @dataclass(frozen=True)
@@ -112,12 +112,19 @@ def _encode_file(file: StateFile) -> list[Any]:
         file.name,
         file.rows,
         file.takes_back,
-        {name: {"least": span.least, "greatest": span.greatest, "nulls": span.nulls} for name, span in file.spans.items()},
+        {name: [span.nulls, *(end for stretch in span.stretches for end in stretch)] for name, span in file.spans.items()},
     ]
 
 
-def _decode_file(name: str, rows: int, takes_back: bool = True, spans: Mapping[str, Mapping[str, Any]] | None = None) -> StateFile:
-    return StateFile(name, rows, takes_back, {column: Span(**span) for column, span in (spans or {}).items()})
+def _decode_file(name: str, rows: int, takes_back: bool = True, spans: Mapping[str, Any] | None = None) -> StateFile:
+    return StateFile(name, rows, takes_back, {column: _decode_span(span) for column, span in (spans or {}).items()})
+
+
+def _decode_span(span: list[Any] | dict[str, Any]) -> Span:
+    if isinstance(span, dict):  # of format 2
+        return Span(((span["least"], span["greatest"]),) if span["least"] is not None else (), span["nulls"])
+    nulls, *ends = span
+    return Span(tuple(zip(ends[::2], ends[1::2], strict=True)), nulls)
 
 
 def _decode(path: Path) -> Manifest | None:

@@ -1,57 +1,60 @@
-"""Spans: between which values the changes of a drain lie, so that state which cannot meet them is not read.
+"""Spans: where the values of a drain's changes lie, so that state which cannot meet them is not read.
 
-In: the least and the greatest value of the columns of a drain's inputs, and the steps that the rows go through.
+In: the values in the columns of a drain's inputs, and the steps that the rows go through.
 Out: the same of the columns of any step, as far as it is known.
 Promise: pure; a span holds every value that the changes of a step can have, also those that come from state. What is not known for sure is not known.
 
-New facts have keys of their own, mostly greater than all before: then a join, a total or a target needs nothing of what it has kept.
+New facts have keys of their own, mostly greater than all before: then a join, a total or a target needs nothing of what it has kept. Where some old rows
+change with them, it needs the files that these are in, and nothing in between.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from righttime.pipeline.nodes import Aggregate, Derive, Distinct, Expect, History, Join, Lookup, Node, Select, StreamNode, Union, Where
-
-_TEXT_MAX = 64
+from righttime.pipeline.stretches import APART_MAX, Stretches, meet, merged, stretches_of
 
 
 @dataclass(frozen=True)
 class Span:
-    """All values from `least` to `greatest`, if they are given, and null if `nulls` says so."""
+    """All values in `stretches`, and null if `nulls` says so."""
 
-    least: int | str | None
-    greatest: int | str | None
+    stretches: Stretches
     nulls: bool
 
     def meets(self, other: Span) -> bool:
         """Return whether both can have one value, null included."""
         if self.nulls and other.nulls:
             return True
-        if self.least is None or self.greatest is None or other.least is None or other.greatest is None:
+        if not self.stretches or not other.stretches:
             return False
-        if isinstance(self.least, str) != isinstance(other.least, str):
+        if self.is_text != other.is_text:
             return True  # whatever Spark makes of comparing them
-        return bool(self.least <= other.greatest and other.least <= self.greatest)  # type: ignore[operator]
+        return meet(self.stretches, other.stretches)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its values are texts; without any it does not matter."""
+        return bool(self.stretches) and isinstance(self.stretches[0][0], str)
 
 
 Spans = Mapping[str, Span]  # by column
 
 
-def spans_of(rows: pa.Table) -> dict[str, Span]:
-    """Return the spans of the columns that have whole numbers or short texts."""
+def spans_of(rows: pa.Table, *, apart: Collection[str] | None = None) -> dict[str, Span]:
+    """Return the spans of the columns that have whole numbers or short texts; those that are `apart`, all if it is not given, with their gaps."""
     found = {}
     for field in rows.schema:
         kind = field.type
         if pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
             column = rows.column(field.name)
-            ends = pc.min_max(column).as_py()
-            if max(len(str(end or "")) for end in ends.values()) <= _TEXT_MAX:
-                found[field.name] = Span(ends["min"], ends["max"], column.null_count > 0)
+            stretches = stretches_of(column, most=APART_MAX if apart is None or field.name in apart else 1)
+            if stretches is not None:
+                found[field.name] = Span(stretches, column.null_count > 0)
     return found
 
 
@@ -127,7 +130,6 @@ def _hull(spans: list[Span | None]) -> Span | None:
     known = [span for span in spans if span is not None]
     if not known or len(known) < len(spans):
         return None
-    values = [end for span in known for end in (span.least, span.greatest) if end is not None]
-    if len({isinstance(value, str) for value in values}) > 1:
+    if len({span.is_text for span in known if span.stretches}) > 1:
         return None
-    return Span(min(values, default=None), max(values, default=None), any(span.nulls for span in known))
+    return Span(merged(stretch for span in known for stretch in span.stretches), any(span.nulls for span in known))

@@ -29,6 +29,7 @@ from righttime.pipeline.filed import FiledRows, Held, gathered
 from righttime.pipeline.manifests import Manifest, Manifests, PartName, StateFile
 from righttime.pipeline.nullable import with_nulls
 from righttime.pipeline.operators.signed import JOB, WEIGHT
+from righttime.pipeline.sought import Sought
 from righttime.pipeline.spans import Spans, can_meet, spans_of
 from righttime.pipeline.spark import scan_files
 from righttime.telemetry import get_log
@@ -47,9 +48,12 @@ _MANY: dict[str, Any] = {"compression": "zstd"}
 class StateStore:
     """The state of one flow; safe to call from any thread."""
 
-    def __init__(self, folder: Path, fingerprint: str, *, flow: str = "", anew: bool = False) -> None:
-        """Open the folder, or make it; remove what a crash left over. Raises `FlowChanged` if another declaration made it, unless `anew` clears it."""
-        self._folder, self._flow = folder, flow
+    def __init__(self, folder: Path, fingerprint: str, *, flow: str = "", anew: bool = False, sought: Sought | None = None) -> None:
+        """Open the folder, or make it; remove what a crash left over. Raises `FlowChanged` if another declaration made it, unless `anew` clears it.
+
+        In which columns values are `sought`, it notes where those of each file lie; of others only the least and the greatest.
+        """
+        self._folder, self._flow, self._sought = folder, flow, sought or {}
         self._lock, self._compacting = threading.RLock(), threading.Lock()
         self._retired: set[str] = set()
         self.version = 0  # another one whenever files come or go
@@ -224,7 +228,7 @@ class StateStore:
                 pq.write_table(with_nulls(some), path, write_page_checksum=True, **(_FEW if rows <= _FEW_ROWS else _MANY))
             else:
                 some.rename(path)
-            spans = spans_of(some) if isinstance(some, pa.Table) else {}
+            spans = spans_of(some, apart=self._sought.get(name[0], ())) if isinstance(some, pa.Table) else {}
             made.append(StateFile(str(path.relative_to(self._folder)), rows, takes_back, spans))
         return tuple(made)
 
