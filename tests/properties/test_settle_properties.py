@@ -304,13 +304,13 @@ class Play:
     def do_as_of(self, some: list[str], pick: int) -> None:
         times = [1, *(commit.time_us + off for commit in self.history for off in (-1, 0)), self.clock.now_us()]
         as_of_us = sorted(times)[pick % len(times)]
-        stored_us = max(self.engine.catalyst.tables[name].stored_us for name in some)
+        floor_us = self.engine.catalyst.floor_us(some)
         try:
             with self.take(some, as_of_us=as_of_us) as snapshot:
                 assert snapshot.accuracy.cut_us == as_of_us
                 assert self.seen(snapshot) == self.expected(snapshot)
         except AsOfUnavailable:
-            assert as_of_us < max(stored_us, self.engine.catalyst.head.oldest_us)
+            assert as_of_us < floor_us
 
     def do_hold(self, some: list[str]) -> None:
         stack = ExitStack()

@@ -60,4 +60,3 @@ def test_the_head_numbers_commits_per_source_and_states_over_all() -> None:
     cut = head.source("p").cut("p", 8)
     assert (cut.last_inside, cut.first_outside) == (Commit(1, 5), Commit(2, 9))
     assert head.source("r").cut("r", 8).last_inside == START
-    assert head.oldest_us == 0

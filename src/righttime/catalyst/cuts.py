@@ -53,7 +53,7 @@ class Cuts(CatalystMemory):
         """
         with self.lock:
             self._await_unhalted(deadline_s)
-            flows, floor_us = self.flows_behind(tables), self._floor_us(tables)
+            flows, floor_us = self.flows_behind(tables), self.floor_us(tables)
             if exact and time_us < floor_us:
                 self._refuse_as_of(time_us, tables)
             wanted_us = max(time_us, floor_us)
@@ -76,7 +76,7 @@ class Cuts(CatalystMemory):
     def planned_cut(self, time_us: int, tables: Sequence[str], *, asked_us: int) -> int:
         """Return where `ensure_accuracy` would cut a query that came at `asked_us` and is content with `time_us`; asks nobody for it."""
         with self.lock:
-            flows, floor_us = self.flows_behind(tables), self._floor_us(tables)
+            flows, floor_us = self.flows_behind(tables), self.floor_us(tables)
             if not flows:
                 return asked_us
             return _chosen(flows, self._accepted_us(flows, max(time_us, floor_us), asked_us, floor_us), asked_us)
@@ -85,9 +85,14 @@ class Cuts(CatalystMemory):
         """Return the flows that maintain these tables; the caller has the lock."""
         return list({flow.source: flow for name in tables if (flow := self.maintained.get(name)) is not None}.values())
 
-    def _floor_us(self, tables: Sequence[str]) -> int:
-        """Neither rows that are stored nor commits that are forgotten can be told apart by time any more."""
-        return max([self.head.oldest_us, *(self.table(name).stored_us for name in tables)])
+    def floor_us(self, tables: Sequence[str]) -> int:
+        """Return the oldest time at which these tables can be read: neither rows that are stored nor commits that are forgotten, of sources that have any
+        in them, can be told apart by time any more; the caller has the lock."""
+        return max([self._known_us(tables), *(self.table(name).stored_us for name in tables)])
+
+    def _known_us(self, tables: Sequence[str]) -> int:
+        sources = {source for name in tables for source in self.table(name).lanes}
+        return max((self.head.sources[source].oldest_us for source in sources if source in self.head.sources), default=0)
 
     @contextmanager
     def admitted(self, tables: Sequence[str]) -> Iterator[Admission]:
@@ -118,7 +123,7 @@ class Cuts(CatalystMemory):
             asked=time_text(time_us),
             table=newest.name,
             reason="rows committed later are stored, and stored rows carry no commit time" if stored else "commits that far back are not known one by one",
-            earliest=time_text(max(newest.stored_us, self.head.oldest_us)),
+            earliest=time_text(self.floor_us(tables)),
         )
 
     # -- lazy producers ----------------------------------------------------------------------------------------------

@@ -90,11 +90,6 @@ class Head:
             found = self.sources[name] = SourceHistory(commits_max=self.commits_max)
         return found
 
-    @property
-    def oldest_us(self) -> int:
-        """No cut below this time can be told exactly for all sources."""
-        return max((history.oldest_us for history in self.sources.values()), default=0)
-
     def commit(self, source: str, time_us: int, *, rows: int, held_us: int | None = None) -> Commit:
         """Number a commit of `source` and count its rows; its producer holds back what it committed from `held_us` on."""
         return self.source(source).append(time_us, rows=rows, held_us=held_us)

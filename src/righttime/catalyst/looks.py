@@ -61,8 +61,9 @@ class Looks(CatalystMemory):
         if any(self.unsettled(name, accuracy.cut_us) for name in look.versions):
             return False
         versions = all(self.tables[name].version == version for name, version in look.versions.items())
-        known = all(history.oldest_us <= accuracy.time_of(source) for source, history in self.head.sources.items())
-        lanes = (lane for name in look.versions for lane in self.tables[name].lanes.values())
+        lanes = [lane for name in look.versions for lane in self.tables[name].lanes.values()]
+        histories = self.head.sources
+        known = all(histories[lane.source].oldest_us <= accuracy.time_of(lane.source) for lane in lanes if lane.source in histories)
         return versions and known and all(lane.stored_us <= accuracy.time_of(lane.source) for lane in lanes)
 
     def unsettled(self, table: str, time_us: int) -> bool:

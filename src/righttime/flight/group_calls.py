@@ -67,7 +67,7 @@ class GroupCalls:
             ticket = self._ticket() if message.header.get("ticket") is True else None
             flows = [catalyst.maintained[name] for name in names if name in catalyst.maintained]
             closed_us = 0 if ticket is None else max((flow.closed_us for flow in flows), default=0)
-            floor_us = max([catalyst.head.oldest_us, closed_us, *(catalyst.table(name).stored_us for name in names)])
+            floor_us = max(closed_us, catalyst.floor_us(names))
             read_us = self._authority.read_us()
             ready_us = min((catalyst.table(name).lane(link.source).times.newest_us for name, link in catalyst.lazy_lanes(names)), default=read_us)
             return {"read": read_us, "floor": floor_us, "ready": newest_exact(ready_us, flows), "flows": bool(flows), "ticket": ticket}
