@@ -203,9 +203,9 @@ class Warehouse(Handle, FlowMethods):
         wait_s = engine.settings.wait_s if wait is None else duration_us(wait, what="wait") / 1e6
         if engine.room.is_full():
             engine.mover.materialize(names)  # first what is here, so that lazy producers find room
-        # Everything that was committed with those rows has to be here too, or a crash could keep half of a commit.
-        # What flows maintain is nobody's commit, so it is only asked for by name.
-        needed = [name for name in self.tables() if name in names or name not in engine.catalyst.maintained]
+        # Everything that was committed with those rows has to be here too, or a crash could keep half of a commit. What flows maintain is stored as far as it
+        # is published: no job has to be made for that, and no source that stands still keeps anything from being stored.
+        needed = [name for name in self.tables() if name not in engine.catalyst.maintained]
         engine.catalyst.ensure_accuracy(engine.catalyst.authority.read_us(), needed, deadline_s=engine.clock.monotonic_s() + wait_s)
         return engine.mover.materialize(names)
 

@@ -695,6 +695,27 @@ def test_many_changes_are_not_held_back(stage: Stage, held_back: Any, monkeypatc
     until(stage.wh, lambda: stage.published() >= 1)
 
 
+def test_a_replay_does_not_wait_for_queries_that_run(stage: Stage, held_back: Any) -> None:
+    """Who has rows tried again waits for a job, and the one that is held back will do."""
+    assert stage.runner is not None
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(stage.runner.replay, None, wait_s=20, still_s=20).result(20) == 0
+    assert stage.published() == 1
+
+
+def test_a_query_whose_lease_has_lapsed_holds_nothing_back(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may read no more, and nobody may ever release it."""
+    monkeypatch.setattr(runner, "_PATIENCE_S", 60.0)
+    catalyst = stage.wh._writer("test").catalyst
+    stage.run(triggers=Triggers(rows_max=0))
+    with catalyst.lock:
+        catalyst.leases.hold({}, now_s=catalyst.clock.monotonic_s(), ttl_s=5)
+    stage.clock.advance(5)
+    stage.insert(1, 1)
+    stage.clock.advance(1)
+    until(stage.wh, lambda: stage.published() == 1)
+
+
 def test_a_stop_does_not_wait_for_a_drain_that_is_held_back(stage: Stage, held_back: Any) -> None:
     """What is held back is cut again when the flow runs again."""
     assert stage.runner is not None

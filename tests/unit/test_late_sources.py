@@ -1,5 +1,6 @@
 """What queries wait for where some streams have a source that lags and others are tables of the warehouse, which never do."""
 
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -137,6 +138,47 @@ def _is_read_as_it_is(wh: rt.Warehouse) -> None:
     with pytest.raises(FreshnessUnavailable):
         wh.read("late")
     assert wh.read("orders").rows() == [(1, 0)]
+
+
+def test_a_source_that_stands_still_keeps_nothing_from_being_stored(stage: Stage) -> None:
+    """What the flow has published is stored as it is, running or not, and so are the tables that it has nothing to do with."""
+    stage.run(late="lagging")
+    stage.clock.set(101.0)
+    stage.lagging.insert([{"k": 1, "v": 1}], time=101 * SECOND)
+    assert stage.rows("late") == {1: 1}
+    stage.clock.set(500.0)
+    for k in (1, 2):
+        stage.commit(k)
+        stage.wh.materialize(wait="0s")
+        stored = {table.name: (table.rows_stored, table.rows_hot) for table in stage.wh.status().tables}
+        assert (stored["late"], stored["orders"]) == ((1, 0), (k, 0))
+        stage.stop()
+    stage.wh.materialize("late", wait="0s")
+
+
+def test_a_flow_says_which_changes_no_run_can_load_and_what_they_wait_for(stage: Stage) -> None:
+    """Of two sources one goes on: a state shows both up to one time. Who waits for the flow is told when that is loaded, and not that nothing is left."""
+    other = stage.wh.create_stream("other", COLUMNS, keys=["k"], times="source")
+    runner, flows = stage.run(late="lagging", copy="other"), stage.wh._flows("test")
+    flows.runners["plain"] = runner
+    stage.clock.set(110.0)
+    other.insert([{"k": 1, "v": 1}], time=105 * SECOND)
+    (status,) = stage.wh.flows()
+    assert "1 change waits for its stream 'lagging', which has told of nothing yet; append to it, or tell with heartbeat()" in status.hindrance
+    stage.lagging.insert([{"k": 7, "v": 7}], time=101 * SECOND)
+    other.insert([{"k": 2, "v": 2}], time=106 * SECOND)
+    flows.bring_up(runner, wait_s=20)
+    (status,) = stage.wh.flows()
+    assert (status.running, status.trouble, status.rows_waiting) == (True, "", 2)
+    assert re.search("^2 changes wait for its stream 'lagging', which has told of everything up to .*:41", status.hindrance)
+    stage.lagging.heartbeat(105 * SECOND)
+    flows.bring_up(runner, wait_s=20)
+    assert stage.wh.flows()[0].hindrance.startswith("1 change waits")
+    stage.lagging.heartbeat(107 * SECOND)
+    flows.bring_up(runner, wait_s=20)
+    (status,) = stage.wh.flows()
+    assert (status.hindrance, status.rows_waiting) == ("", 0)
+    del flows.runners["plain"]
 
 
 # -- tables are no sources that lag ----------------------------------------------------------------------------------

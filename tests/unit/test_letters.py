@@ -1,8 +1,12 @@
 """The dead letters of a flow, as a book."""
 
+import json
+import math
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from righttime.errors.spark_words import in_short
 from righttime.flows.engine import Drained
@@ -11,6 +15,7 @@ from righttime.pipeline.again import image_of
 from righttime.pipeline.careful import reason_of
 from righttime.pipeline.execute import DrainResult, Unmet
 from righttime.pipeline.failed import DEAD_LETTERS
+from righttime.pipeline.results import row_text
 
 SAID = "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate divisor being 0 and return NULL instead. SQLSTATE: 22012"
 SHORT = "division by zero; try_divide gives null instead"
@@ -20,6 +25,17 @@ COLUMNS = ["step", "origin", "reason", "job", "weight", "row"]
 def failed(*rows: tuple[Any, ...]) -> pa.Table:
     """Return rows that failed in a drain: job, weight, row."""
     return pa.Table.from_pylist([dict(zip(COLUMNS, ("02_derive", "sales.py:3", SAID, *row), strict=True)) for row in rows])
+
+
+def test_the_row_of_a_letter_is_json_whatever_is_in_it() -> None:
+    """As Spark writes the rows of steps: what JSON has no words for is a text, and bytes are base64."""
+
+    def refuse(word: str) -> None:
+        pytest.fail(f"{word} is no JSON")
+
+    row = {"d": math.nan, "more": [{"f": -math.inf}, math.inf, 1.5], "b": b"\x01\xff", "c": Decimal("1.50"), "n": None, "t": "ä"}
+    found = json.loads(row_text(row), parse_constant=refuse)
+    assert found == {"d": "NaN", "more": [{"f": "-Infinity"}, "Infinity", 1.5], "b": "Af8=", "c": "1.50", "n": None, "t": "ä"}
 
 
 def test_a_letter_has_the_reason_in_short() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from righttime.catalyst.accuracy import newest_consistent
 from righttime.catalyst.links import Link
-from righttime.catalyst.maintainer import Admission, Maintainer, choose_cut, newest_exact
+from righttime.catalyst.maintainer import HOW_TO_TELL, Admission, Maintainer, choose_cut, newest_exact
 from righttime.catalyst.memory import CatalystMemory
 from righttime.catalyst.messages import Accuracy
 from righttime.changes.position import time_text
@@ -251,6 +251,6 @@ def _why_late(flow: Maintainer, cut_us: int) -> str:
     """Say what a query waits for: somebody to run the flow, its sources, or just a job."""
     reasons = [flow.trouble] if flow.trouble else []
     if flow.arrived_us is not None and flow.arrived_us < cut_us:
-        lag = f"everything up to {time_text(flow.arrived_us)}, {flow.waits_for_source_s(cut_us):.3f} s before" if flow.arrived_us else "nothing yet"
-        reasons.append(f"its stream {flow.late_stream!r} has told of {lag}; append to it, or tell with heartbeat() that nothing has happened")
+        before = f", {flow.waits_for_source_s(cut_us):.3f} s before" if flow.arrived_us else ""
+        reasons.append(f"its stream {flow.late_stream!r} has told of {flow.told}{before}; {HOW_TO_TELL}")
     return "; ".join(reasons) or flow.hindrance or "a job with these changes is being computed"

@@ -55,10 +55,9 @@ class LeaseTable:
         """Note that a lease is held for questions to come, and no query runs on it."""
         self._standing.add(lease.lease_id)
 
-    @property
-    def running(self) -> int:
-        """How many queries run."""
-        return len(self._live.keys() - self._standing)
+    def running(self, *, now_s: float) -> int:
+        """Return how many queries run; of one whose lease has lapsed nobody knows, and it may read no more."""
+        return sum(lease.expires_s > now_s for lease_id, lease in self._live.items() if lease_id not in self._standing)
 
     def open_ticket(self, *, now_s: float, ttl_s: float) -> int:
         """Give a refused query priority: materializations wait until it has registered or `ttl_s` has passed."""

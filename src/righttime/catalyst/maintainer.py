@@ -13,9 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from righttime.catalyst.links import Link
+from righttime.changes.position import time_text
 from righttime.errors.flows import FlowFailed
 from righttime.errors.queries import FlowAsleep, FreshnessUnavailable
 
+HOW_TO_TELL = "append to it, or tell with heartbeat() that nothing has happened"
 _JOBS_MAX = 100_000  # published jobs whose times are remembered
 _NOTED_MAX = 100_000  # changes that are not published, one by one
 
@@ -82,6 +84,11 @@ class Maintainer(Link):
     def cuts_due(self) -> list[int]:
         """Return the cuts at which jobs can end and are not closed yet. One that lies beyond what has been delivered keeps nobody from an earlier one."""
         return [cut_us for cut_us in self.cuts if self.closed_us < cut_us and self.is_delivered(cut_us)]
+
+    @property
+    def told(self) -> str:
+        """Say how far the source that is behind has come."""
+        return f"everything up to {time_text(self.arrived_us)}" if self.arrived_us else "nothing yet"
 
     def waits_for_source_s(self, time_us: int) -> float:
         """Return how long before a time the source ends that is farthest behind."""

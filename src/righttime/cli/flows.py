@@ -33,7 +33,8 @@ def flows_of(flows: Sequence[FlowStatus], *, elsewhere: bool = False, narrow: bo
 
 def _flow(flow: FlowStatus, *, elsewhere: bool) -> tuple[str, ...]:
     lag = seconds(flow.lag_s) if flow.rows_waiting else "-"
-    how = "with its process" if elsewhere else "runs" if flow.running else plain(flow.trouble) or "does not run"
+    runs = f"runs; {flow.hindrance}" if flow.hindrance else "runs"
+    how = "with its process" if elsewhere else plain(runs) if flow.running else plain(flow.trouble) or "does not run"
     jobs = "-" if elsewhere or not flow.running else f"{flow.jobs_waiting:,}"
     return plain(flow.name), how, plain(", ".join(flow.targets)), jobs, f"{flow.rows_waiting:,}", lag, moment(flow.horizon_us)[:23]
 

@@ -110,6 +110,7 @@ def run_flows(
             with _naming_unfinished(wh, loads):
                 _watch(wh, loads, stop)
             failed = _report(loads, debug=debug)
+            _say_hindered(wh, loads)
             if stop.is_set():
                 _say_unfinished(wh, loads)
             elif keep and not failed:
@@ -223,6 +224,14 @@ def _report(loads: Sequence[Load], *, debug: bool) -> bool:
     if shown.row_count:
         out().print(shown)
     return _say_failures(loads, debug=debug)
+
+
+def _say_hindered(wh: Warehouse, loads: Sequence[Load]) -> None:
+    """Say which changes no run can load for the time being, and what they wait for."""
+    hindrances = {status.name: status.hindrance for status in wh.flows()}
+    for load in loads:
+        if load.failure is None and load.ended and (hindrance := hindrances.get(load.flow.name)):
+            err().print(f"{load.flow.name}: {hindrance}.", markup=False, soft_wrap=True)
 
 
 def _say_failures(loads: Sequence[Load], *, debug: bool) -> bool:

@@ -69,6 +69,7 @@ class Cutter:
         waiting = self._with.taps.waiting(self._streams, self._cut_us)
         if waiting is not None:
             self._schedule.count(waiting + sum(self._with.feed.rows(self._streams, self._cut_us).values()))
+            self._end_patience()
 
     def _is_due(self) -> bool:
         """Tell whether to cut a job that no query asked for."""
@@ -107,9 +108,13 @@ class Cutter:
         self._schedule.changed(rows)
         if self._queue.first_cut() is not None or self._link.cuts or self._is_due():
             self.nudge()
+        self._end_patience()
+
+    def _end_patience(self) -> None:
+        """Wake a drain that lets queries go first: it does so for few changes."""
         if self._schedule.rows > PATIENCE_ROWS:
             with self._with.catalyst.lock:
-                self._with.catalyst.space.notify_all()  # a drain that lets queries go first does so for few changes
+                self._with.catalyst.space.notify_all()
 
     def nudge(self) -> None:
         """Have the cutter look around."""

@@ -93,7 +93,7 @@ class UnderWay:
 
 @dataclass(frozen=True, slots=True)
 class FlowStatus:
-    """One flow: whether it runs, what waits, how far it is, and its last jobs."""
+    """One flow: whether it runs, what waits, how far it is, and its last jobs. `hindrance` says what changes wait for though it runs."""
 
     name: str
     running: bool
@@ -105,6 +105,7 @@ class FlowStatus:
     horizon_us: int
     lag_s: float
     jobs: Sequence[JobReport]
+    hindrance: str = ""
 
 
 def report(job: FlowJob) -> JobReport:

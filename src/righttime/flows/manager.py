@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from righttime.catalyst.images import Images
-from righttime.catalyst.maintainer import Maintainer
+from righttime.catalyst.maintainer import HOW_TO_TELL, Maintainer
 from righttime.catalyst.mover import Mover
 from righttime.catalyst.room import Room
 from righttime.catalyst.shell import Catalyst
@@ -284,7 +284,7 @@ class Flows:
         late = [name for name, mark_us in marks.items() if job is not None and mark_us < job.horizon_us]
         if not late:
             return "its targets are being built anew, {} of {} parts are done".format(*runner.parts)
-        return f"its targets are built anew as soon as stream {late[0]!r} goes on: append to it, or tell with heartbeat() that nothing has happened"
+        return f"its targets are built anew as soon as stream {late[0]!r} goes on: {HOW_TO_TELL}"
 
     def explain(self, tables: Sequence[str], *, freshness_us: int) -> Explanation:
         """Return what a query over `tables` would be answered on and wait for, if it came now."""

@@ -7,7 +7,7 @@ Promise: asks and starts nothing. What only a table has counts as what its strea
 
 from collections.abc import Mapping, Sequence
 
-from righttime.catalyst.maintainer import Maintainer
+from righttime.catalyst.maintainer import HOW_TO_TELL, Maintainer
 from righttime.catalyst.shell import Catalyst
 from righttime.flows.attention import Attention
 from righttime.flows.explain import Explanation, FlowNeed, estimate_s
@@ -79,7 +79,18 @@ class Overview:
             horizon_us=link.horizon_us,
             lag_s=max(now_us - pending_us, 0) / 1e6,
             jobs=tuple(runner.reports()) if runner is not None else (),
+            hindrance=self._hindrance(link) if runner is not None and runner.running else "",
         )
+
+    def _hindrance(self, link: Maintainer) -> str:
+        """Say what changes wait for that no run can load: a state shows all sources up to one time."""
+        if link.hindrance or link.arrived_us is None:
+            return link.hindrance
+        held = sum(self._lacking(link, FOREVER_US).values()) - sum(self._lacking(link, link.arrived_us).values())
+        if not held:
+            return ""
+        wait = "1 change waits" if held == 1 else f"{held:,} changes wait"
+        return f"{wait} for its stream {link.late_stream!r}, which has told of {link.told}; {HOW_TO_TELL}"
 
     def _lacking(self, link: Maintainer, up_to_us: int) -> dict[str, int]:
         """Return the changes up to a time that are not published, by stream."""

@@ -12,9 +12,8 @@ from typing import Literal
 
 import pyarrow as pa
 
-from righttime.catalyst.maintainer import Maintainer
+from righttime.catalyst.maintainer import HOW_TO_TELL, Maintainer
 from righttime.changes.faults import CrashPoint, reach
-from righttime.changes.position import time_text
 from righttime.errors import RightTimeError
 from righttime.errors.flows import ExpectationFailed, FlowFailed, KeyTwice, LookupFailed, ReplayUnfinished, UnknownFlowLetter
 from righttime.flows.content import TargetContent
@@ -121,6 +120,8 @@ class FlowRunner:
         """
         now_s, replays = self._with.catalyst.clock.monotonic_s, self._queue.replays
         asked, begun_s = replays.ask(ids), now_s()
+        with self._with.catalyst.lock:
+            self._with.catalyst.space.notify_all()  # a job that nobody asked for is asked for now
         moved_s = begun_s
         while not asked.done.wait(timeout=_GATHER_S):
             hindered = self._hindered()
@@ -140,8 +141,8 @@ class FlowRunner:
         link = self.link
         with self._with.catalyst.lock:
             if self._queue.is_idle and link.arrived_us is not None and link.arrived_us <= link.closed_us:
-                told = f"everything up to {time_text(link.arrived_us)}, which is published" if link.arrived_us else "nothing yet"
-                return f"its stream {link.late_stream!r} has told of {told}; append to it, or tell with heartbeat() that nothing has happened"
+                published = ", which is published" if link.arrived_us else ""
+                return f"its stream {link.late_stream!r} has told of {link.told}{published}; {HOW_TO_TELL}"
             return link.hindrance
 
     def _end_job(self) -> None:
@@ -247,10 +248,15 @@ class FlowRunner:
         catalyst = self._with.catalyst
 
         def asked_or_quiet() -> bool:
-            return self._queue.stopping or not self._is_patient() or not catalyst.leases.running
+            return self._queue.stopping or not self._is_patient() or not self._queries_running()
 
         with catalyst.lock:
             catalyst.space.wait_for(asked_or_quiet, timeout=_PATIENCE_S)
+
+    def _queries_running(self) -> int:
+        """Return how many queries run; the caller has the catalyst's lock."""
+        catalyst = self._with.catalyst
+        return catalyst.leases.running(now_s=catalyst.clock.monotonic_s())
 
     def _is_patient(self) -> bool:
         """Tell whether nobody waits for the prepared jobs, and few changes do; the caller has the catalyst's lock."""
@@ -262,13 +268,13 @@ class FlowRunner:
         meanwhile are taken along. The more wait already, the sooner it begins, so that cores have something to do until it has ended."""
         catalyst, crowd = self._with.catalyst, _CROWD * self._with.cores
         with catalyst.lock:
-            if catalyst.leases.running + len(catalyst.admissions) <= crowd:
+            if self._queries_running() + len(catalyst.admissions) <= crowd:
                 return
         self._queue.await_published(_YIELD_S)  # whoever waits for these is about to run
 
         def few_run() -> bool:
             waiting = sum(not admission.tables.isdisjoint(self.link.tables) for admission in catalyst.admissions)
-            return self._queue.stopping or catalyst.leases.running <= max(crowd, waiting // 2)
+            return self._queue.stopping or self._queries_running() <= max(crowd, waiting // 2)
 
         with catalyst.lock:
             catalyst.space.wait_for(few_run, timeout=_YIELD_S)

@@ -7,7 +7,9 @@ Promise: the same whether rows are in memory or in files; of those in files a pi
 
 from __future__ import annotations
 
+import base64
 import json
+import math
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -191,7 +193,7 @@ class Results:
     def _unstorable(self, target: Target, line: dict[str, Any], reason: str) -> DeadLetter:
         job, operation = line.pop(JOB), line.pop(OPERATION)
         weight = -1 if operation == DELETE else 1
-        return DeadLetter(f"into_{target.table}", str(target.origin), reason, job, weight, json.dumps(line, default=str))
+        return DeadLetter(f"into_{target.table}", str(target.origin), reason, job, weight, row_text(line))
 
     def _check_clash(self, target: Target, lines: pa.Table) -> None:
         clashes = lines.filter(pc.equal(lines.column(OPERATION), CLASH))
@@ -200,6 +202,25 @@ class Results:
         first = clashes.sort_by(JOB).slice(0, 1).to_pylist()[0]
         key = {name: first[name] for name in target.keys}
         raise KeyTwice(flow=self._analysed.flow.name, job=first[JOB], table=target.table, key=key, origin=target.origin)
+
+
+def row_text(row: Mapping[str, Any]) -> str:
+    """Return a row as JSON, with what JSON has no words for written as Spark does it in the rows of other steps."""
+    return json.dumps(_plain(row), default=str, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case bytes():
+            return base64.b64encode(value).decode()
+        case Mapping():
+            return {str(name): _plain(one) for name, one in value.items()}
+        case list() | tuple():
+            return [_plain(one) for one in value]
+        case _:
+            return value
 
 
 def _has_rows(rows: Held) -> bool:

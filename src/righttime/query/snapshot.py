@@ -137,6 +137,7 @@ class Snapshots:
             if contract.standing:
                 with catalyst.lock:
                     catalyst.leases.stand(taken.lease)
+                    catalyst.space.notify_all()  # a drain that lets queries run first may begin
             waited_s = catalyst.clock.monotonic_s() - started_s
             expires_s, streams = taken.lease.expires_s, self.stream_cuts(tables, accuracy)
             yield Snapshot(
