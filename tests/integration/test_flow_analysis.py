@@ -158,6 +158,10 @@ WRONG: dict[str, tuple[str, Callable[[Flow], Any]]] = {
         "flow.type",
         lambda flow: counted(flow.stream("item").select("item_id", "sk").union(flow.stream("line").select("item_id", sk="qty"))),
     ),
+    "parts with as many other columns": (
+        "flow.declaration",
+        lambda flow: counted(flow.stream("item").select("item_id", "sk").union(flow.stream("line").select("item_id", "qty"))),
+    ),
     "parts with other columns": ("flow.declaration", lambda flow: counted(flow.stream("item").union(flow.stream("line")))),
     "name twice in a join": ("flow.name_twice", lambda flow: counted(flow.stream("item").join(flow.stream("loose"), on="item_id"))),
     "name twice in a look-up": (

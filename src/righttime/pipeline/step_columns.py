@@ -158,9 +158,8 @@ class StepColumns:
         first = self.schemas[node.parts[0]]
         for part in node.parts[1:]:
             found = {field.name: field for field in self.schemas[part]}
-            if len(found) != len(first):
-                missing = sorted({field.name for field in first} ^ found.keys())
-                raise self._bad(node, f"the parts of union() differ in columns {', '.join(missing)}")
+            if missing := sorted({field.name for field in first} ^ found.keys()):
+                raise self._bad(node, f"the parts of union() differ in columns: not all of them have {', '.join(missing)}")
             for field in first:
                 other = named(self.flow, node.origin, "column", field.name, found)
                 self._check_same(node.origin, f"column {field.name!r} of a part of union()", other.dataType, field.dataType)
