@@ -23,6 +23,7 @@ class _Wait:
     """How long one query over some tables waits, and what it takes if that is not enough: nothing, or a cut down to `floor_us`."""
 
     tables: tuple[str, ...]
+    admission: Admission
     started_s: float
     deadline_s: float
     floor_us: int
@@ -51,18 +52,19 @@ class Cuts(CatalystMemory):
 
         Tables that flows maintain are cut between two jobs, at `time_us` or later and not beyond `asked_us`, when the query came.
         """
+        admission = admission or Admission(frozenset(tables))
         with self.lock:
-            self._await_unhalted(deadline_s)
+            self._await_unhalted(deadline_s, admission)
             flows, floor_us = self.flows_behind(tables), self.floor_us(tables)
             if exact and time_us < floor_us:
                 self._refuse_as_of(time_us, tables)
             wanted_us = max(time_us, floor_us)
-            wait = _Wait(tuple(tables), self.clock.monotonic_s(), deadline_s, floor_us, accept_late)
+            wait = _Wait(tuple(tables), admission, self.clock.monotonic_s(), deadline_s, floor_us, accept_late)
             if flows:
                 came_us = self.authority.read_us() if asked_us is None else asked_us
                 if not exact:
                     wanted_us = self._accepted_us(flows, wanted_us, came_us, floor_us)
-                wanted_us = self._admit(flows, admission or Admission(frozenset(tables)), wanted_us, came_us, exact=exact)
+                wanted_us = self._admit(flows, admission, wanted_us, came_us, exact=exact)
             late = self._await_lazy(tables, wanted_us, wait)
             if late is not None:
                 return self._late_with_flows(flows, late, wait) if flows else late
@@ -95,9 +97,10 @@ class Cuts(CatalystMemory):
         return max((self.head.sources[source].oldest_us for source in sources if source in self.head.sources), default=0)
 
     @contextmanager
-    def admitted(self, tables: Sequence[str]) -> Iterator[Admission]:
-        """Keep what is stored of these tables from running past a query that waits for its cut, as long as the block lasts."""
-        admission = Admission(frozenset(tables))
+    def admitted(self, tables: Sequence[str], admission: Admission | None = None) -> Iterator[Admission]:
+        """Keep what is stored of these tables from running past a query that waits for its cut, as long as the block lasts; whoever has its admission can
+        `give_up` the wait."""
+        admission = admission or Admission(frozenset(tables))
         with self.lock:
             self.admissions.append(admission)
             self.space.notify_all()  # a drain that lets queries run first may begin when enough wait
@@ -144,7 +147,7 @@ class Cuts(CatalystMemory):
             for table, link in behind:
                 link.request(table, wanted_us)
             lapses_s = min(link.alive_s for table, link in behind if (table, link) not in silent) + self._settings.producer_lease_s - now_s
-            self.arrivals.wait(timeout=max(min(wait.deadline_s - now_s, lapses_s + 0.001), 0.001))
+            self._await_arrivals(max(min(wait.deadline_s - now_s, lapses_s + 0.001), 0.001), wait.admission)
 
     def lazy_lanes(self, tables: Sequence[str]) -> list[tuple[str, Link]]:
         """Lanes whose producer holds committed rows back; all others are complete up to now."""
@@ -206,7 +209,7 @@ class Cuts(CatalystMemory):
             if blurred is not None:
                 self._refuse_blurred(blurred, cut_us, wait)
             if stuck is None and now_s < wait.deadline_s:
-                self.arrivals.wait(timeout=max(wait.deadline_s - now_s, 0.001))
+                self._await_arrivals(max(wait.deadline_s - now_s, 0.001), wait.admission)
                 continue
             late_us = newest_exact(cut_us, flows)
             if wait.accept_late and late_us >= wait.floor_us:

@@ -221,7 +221,9 @@ def _wanted(maintainers: Iterable[Maintainer]) -> list[int]:
 
 @dataclass(slots=True, eq=False)
 class Admission:
-    """A query between its arrival and its begin: nothing of its tables may be stored from beyond its cut meanwhile."""
+    """A query between its arrival and its begin: nothing of its tables may be stored from beyond its cut meanwhile. Once nobody is there any more for whom
+    it waits, it is `given_up`."""
 
     tables: frozenset[str]
     cut_us: int | None = None
+    given_up: bool = False

@@ -20,8 +20,10 @@ from righttime.catalyst.tapped import Tapped
 from righttime.changes.clock import Clock, TimeAuthority
 from righttime.changes.operations import Operations, rows_and_operations
 from righttime.changes.position import Commit
-from righttime.errors import RightTimeError, UnknownTable
+from righttime.errors import LeaseExpired, RightTimeError, UnknownTable
 from righttime.settings import Settings
+
+GIVEN_UP = "the client that asked is gone, or has taken its question back"
 
 
 class CatalystMemory:
@@ -82,11 +84,23 @@ class CatalystMemory:
             if self.halted is not None:
                 raise type(self.halted)(**self.halted.context)
 
-    def _await_unhalted(self, deadline_s: float) -> None:
+    def _await_unhalted(self, deadline_s: float, admission: Admission) -> None:
         """Wait for the end of a halt that may end; raise why it did not. The caller has the lock."""
         while self.halted is not None and self.halted.retryable and (left_s := deadline_s - self.clock.monotonic_s()) > 0:
-            self.arrivals.wait(timeout=left_s)
+            self._await_arrivals(left_s, admission)
         self.refuse_halted()
+
+    def _await_arrivals(self, timeout_s: float, admission: Admission) -> None:
+        """Wait for something that a query lacks, unless nobody waits for the query. The caller has the lock."""
+        if admission.given_up:
+            raise LeaseExpired(reason=GIVEN_UP)
+        self.arrivals.wait(timeout=timeout_s)
+
+    def give_up(self, admission: Admission) -> None:
+        """End the wait of a query whose client is gone, or does not want to know any more."""
+        with self.lock:
+            admission.given_up = True
+            self.arrivals.notify_all()
 
     def _add(self, table: MemoryTable, lane: Lane, content: Sequence[Rows | Operations]) -> None:
         chunks, operations = rows_and_operations(content)

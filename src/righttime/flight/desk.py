@@ -15,7 +15,7 @@ import pyarrow as pa
 from righttime.errors import AccessDenied, BadMessage, CommitFailed, CommitUnknown, NotLazy, RightTimeError, ServiceBusy, ServiceStopping
 from righttime.flight.access import READ, WRITE, Grant, in_words
 from righttime.flight.failures import failure_record
-from righttime.flight.frames import Message, read_frame, write_frame
+from righttime.flight.frames import Message, read_frame, still_there, write_frame
 from righttime.flight.group_calls import GroupCalls
 from righttime.flight.loading_calls import LoadingCalls
 from righttime.flight.reading_calls import ReadingCalls
@@ -100,10 +100,11 @@ class Desk:
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
-    def answer(self, action: str, frame: pa.Buffer, grant: Grant | None) -> pa.Buffer:
-        """Answer one message."""
+    def answer(self, action: str, frame: pa.Buffer, grant: Grant | None, gone: Callable[[], bool] = still_there) -> pa.Buffer:
+        """Answer one message; `gone` tells whether nobody waits for the answer any more."""
         try:
-            message = read_frame(frame, bytes_max=self._engine.settings.message_bytes_max)
+            sent = read_frame(frame, bytes_max=self._engine.settings.message_bytes_max)
+            message = Message(sent.header, sent.parts, gone)
             return self._admitted(action, grant, lambda allowed: self._carry_out(action, message, allowed))
         except BaseException as error:
             return failure_frame(action, error)
@@ -134,7 +135,8 @@ class Desk:
         if action == "session.await":
             self._refuse_late(action)
             return work(grant)  # it only waits; the bound on sessions bounds it
-        if not self._turns.acquire(blocking=False):
+        bounded = action != "snapshot.release"  # it makes room; calls that wait must not keep it from ending them
+        if bounded and not self._turns.acquire(blocking=False):
             raise ServiceBusy(used=self._engine.settings.calls_max, what="calls", setting="calls_max")
         with self._idle:
             self._working += 1
@@ -142,7 +144,8 @@ class Desk:
             self._refuse_late(action)  # counted first: whoever stops the service waits for those who passed this
             return work(grant)
         finally:
-            self._turns.release()
+            if bounded:
+                self._turns.release()
             with self._idle:
                 self._working -= 1
                 self._idle.notify_all()

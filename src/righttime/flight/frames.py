@@ -7,7 +7,7 @@ Promise: bytes from anywhere are read without harm: whatever is not a frame rais
 
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -23,12 +23,18 @@ _ALIGNED = 8  # Arrow reads numbers in place only from here
 _T = TypeVar("_T")
 
 
+def still_there() -> bool:
+    """Say of a client that nobody can look after that it is not gone."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message as it was sent; its accessors raise `BadMessage` where it does not hold what it should."""
+    """One message as it was sent; its accessors raise `BadMessage` where it does not hold what it should. `gone` tells whether its sender is gone."""
 
     header: Mapping[str, Any]
     parts: Sequence[pa.Buffer] = ()
+    gone: Callable[[], bool] = still_there
 
     def text(self, name: str) -> str:
         return self._typed(name, str)

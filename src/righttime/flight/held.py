@@ -7,6 +7,7 @@ Promise: a held snapshot does not change and does not go before its lease lapses
 
 import hmac
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,11 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from righttime.catalyst.memory import GIVEN_UP
 from righttime.changes.clock import Clock
 from righttime.changes.operations import Numbers
 from righttime.changes.schema import TableSchema
 from righttime.errors import BadMessage, LeaseExpired, ServiceBusy, TooManySnapshots, WarehouseDamaged
 from righttime.flight.frames import Message, typed
+from righttime.flight.turns import Asker, Turn
 from righttime.query.contract import Contract
 from righttime.query.postgres_cut import CutTable
 from righttime.query.snapshot import Snapshot, Snapshots
@@ -29,6 +32,10 @@ from righttime.telemetry import METRICS, get_log
 log = get_log("flight")
 
 BATCH_ROWS = 1 << 16
+_GONE_S = 3.0
+"""How long one is waited for whose connection broke while it waited: clients try again within two seconds, and find what was taken for them."""
+_WITHDRAWN_MAX = 1024
+_ID_LENGTH_MAX = 64
 _CHECKED_PARQUET = ds.ParquetFileFormat(default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True))
 
 
@@ -71,14 +78,6 @@ class Held:
     cuts: dict[str, CutTable] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Turn:
-    """The calls that ask for one snapshot, one after the other."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    waiting: int = 0
-
-
 class HeldSnapshots:
     """The held snapshots of one service; safe to call from any thread."""
 
@@ -88,31 +87,52 @@ class HeldSnapshots:
         self._clock = clock
         self._lock = threading.Lock()
         self._held: dict[str, Held] = {}
-        self._taking: dict[str, _Turn] = {}
+        self._taking: dict[str, Turn] = {}
+        self._withdrawn: OrderedDict[str, None] = OrderedDict()
         self._streams = 0
         self._fewer = threading.Condition(self._lock)
 
     def take(
-        self, snapshot_id: str, contract: Contract, take: Callable[[], AbstractContextManager[Snapshot]], *, grant: str, in_database: bool = False
+        self,
+        snapshot_id: str,
+        contract: Contract,
+        take: Callable[[], AbstractContextManager[Snapshot]],
+        *,
+        grant: str,
+        in_database: bool = False,
+        asker: Asker | None = None,
     ) -> Held:
-        """Take a snapshot and hold it; asking again under the same id gives the same one."""
+        """Take a snapshot and hold it; asking again under the same id gives the same one. What nobody waits for any more ends with `LeaseExpired`."""
+        with self._in_turn(snapshot_id, asker or Asker()) as turn:
+            held = self._held.get(snapshot_id)
+            return held if held is not None else self._take(turn, snapshot_id, contract, take, grant, in_database=in_database)
+
+    @contextmanager
+    def _in_turn(self, snapshot_id: str, asker: Asker) -> Iterator[Turn]:
+        """Let those who ask for one snapshot in, one after the other."""
         with self._lock:
+            if snapshot_id in self._withdrawn:
+                raise LeaseExpired(reason=GIVEN_UP)
             known = self._held.keys() | self._taking.keys()
             if len(known) >= self._settings.snapshots_max and snapshot_id not in known:
                 raise TooManySnapshots(held=len(known))
-            turn = self._taking.setdefault(snapshot_id, _Turn())
-            turn.waiting += 1
+            turn = self._taking.get(snapshot_id)
+            if turn is None or turn.given_up:  # a client that comes back after all has nothing of what was given up
+                turn = self._taking[snapshot_id] = Turn()
+            turn.askers.append(asker)
         try:
             with turn.lock:
-                held = self._held.get(snapshot_id)
-                return held if held is not None else self._take(snapshot_id, contract, take, grant, in_database=in_database)
+                yield turn
         finally:
             with self._lock:
-                turn.waiting -= 1
-                if not turn.waiting:  # not before: whoever comes next must not take it beside one that still waits here
+                turn.askers.remove(asker)
+                # Not before: whoever comes next must not take it beside one that still waits here.
+                if not turn.askers and self._taking.get(snapshot_id) is turn:
                     del self._taking[snapshot_id]
 
-    def _take(self, snapshot_id: str, contract: Contract, take: Callable[[], AbstractContextManager[Snapshot]], grant: str, *, in_database: bool) -> Held:
+    def _take(
+        self, turn: Turn, snapshot_id: str, contract: Contract, take: Callable[[], AbstractContextManager[Snapshot]], grant: str, *, in_database: bool
+    ) -> Held:
         with ExitStack() as stack:
             snapshot = stack.enter_context(take())
             tables = {} if in_database else {name: self._table(snapshot, name) for name in snapshot.tables}
@@ -120,7 +140,12 @@ class HeldSnapshots:
             now_s = self._clock.monotonic_s()
             held = Held(snapshot_id, snapshot, contract, grant, now_s, now_s, stack.pop_all(), tables, cuts)
         with self._lock:
-            self._held[snapshot_id] = held
+            given_up = turn.given_up
+            if not given_up:
+                self._held[snapshot_id] = held
+        if given_up:
+            held.stack.close()
+            raise LeaseExpired(reason=GIVEN_UP)
         self._count()
         return held
 
@@ -169,6 +194,18 @@ class HeldSnapshots:
             held.stack.close()
         return held
 
+    def withdraw(self, snapshot_id: str) -> None:
+        """Let a snapshot go that its client wants no more; also one that is being taken, or that an earlier message asks for which is still on its way."""
+        with self._lock:
+            if len(snapshot_id) <= _ID_LENGTH_MAX:
+                self._withdrawn[snapshot_id] = None
+            if len(self._withdrawn) > _WITHDRAWN_MAX:
+                self._withdrawn.popitem(last=False)
+            waits = self._taking[snapshot_id].end() if snapshot_id in self._taking else []
+        for give_up in waits:
+            give_up()
+        self.release(snapshot_id)
+
     @contextmanager
     def streaming(self) -> Iterator[None]:
         """Count a stream of rows while it is sent, beside the calls and within the same bound: it lasts as long as its reader takes to read it."""
@@ -202,10 +239,17 @@ class HeldSnapshots:
         return replace(held, snapshot=held.snapshot.only(tables))
 
     def expire(self, *, everything: bool = False) -> None:
-        """Let go of snapshots whose query was silent for too long."""
-        bound_s = self._clock.monotonic_s() - self._settings.snapshot_ttl_s
+        """Let go of snapshots whose query was silent for too long, and of those that are being taken for clients that are gone."""
+        now_s = self._clock.monotonic_s()
+        bound_s = now_s - self._settings.snapshot_ttl_s
         with self._lock:
             lapsed = [held.snapshot_id for held in self._held.values() if everything or held.heard_s < bound_s]
+            gone_s = min(_GONE_S, self._settings.snapshot_ttl_s)
+            alone = {taken: turn.end() for taken, turn in self._taking.items() if not turn.given_up and turn.alone_s(now_s) >= gone_s}
+        for snapshot_id, waits in alone.items():
+            log.info("snapshot.given_up", snapshot=snapshot_id[:8])
+            for give_up in waits:
+                give_up()
         for snapshot_id in lapsed:
             log.info("snapshot.lapsed", snapshot=snapshot_id[:8])
             try:

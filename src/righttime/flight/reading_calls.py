@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from righttime.catalyst.maintainer import Admission
 from righttime.catalyst.producer import OwnRows
 from righttime.errors import BadMessage, BadSetting, LeaseExpired, UnknownTable, VersionGone, WarehouseDamaged
 from righttime.flight.access import Grant
@@ -21,7 +22,7 @@ from righttime.flight.frames import Message, typed
 from righttime.flight.held import Held, HeldSnapshots
 from righttime.flight.loading_calls import LoadingCalls
 from righttime.flight.records import contract_of
-from righttime.query.contract import Contract
+from righttime.flight.turns import Asker
 from righttime.query.issue import issue_receipt
 from righttime.query.snapshot import Snapshot
 from righttime.service import Engine
@@ -75,11 +76,15 @@ class ReadingCalls:
         own, in_database = message.header.get("own"), message.header.get("in_database") is True
         if in_database:
             self._server()
-        held = self.held.take(snapshot_id, contract, lambda: self._snapshot(tables, contract, own, grant), grant=grant.name, in_database=in_database)
-        return self._in_database(held) if in_database else self._described(held)
+        admission = Admission(frozenset(tables))
+        asker = Asker(message.gone, lambda: self._engine.catalyst.give_up(admission))
 
-    def _snapshot(self, tables: list[str], contract: Contract, own: object, grant: Grant) -> AbstractContextManager[Snapshot]:
-        return self._engine.snapshots.take(sorted(set(tables)), contract, own=None if own is None else self._own(own, grant))
+        def take() -> AbstractContextManager[Snapshot]:
+            rows = None if own is None else self._own(own, grant)
+            return self._engine.snapshots.take(sorted(set(tables)), contract, own=rows, admission=admission)
+
+        held = self.held.take(snapshot_id, contract, take, grant=grant.name, in_database=in_database, asker=asker)
+        return self._in_database(held) if in_database else self._described(held)
 
     def _own(self, record: object, grant: Grant) -> OwnRows:
         message = Message(typed(record, dict, what="the own rows"))
@@ -125,9 +130,9 @@ class ReadingCalls:
         return self.held.renew([typed(one, str, what="a snapshot") for one in message.listed("snapshots")])
 
     def release(self, message: Message, _grant: Grant) -> Answer:
-        """Let a snapshot go."""
+        """Let a snapshot go, also one that is being taken."""
         try:
-            self.held.release(message.text("snapshot"))
+            self.held.withdraw(message.text("snapshot"))
         except LeaseExpired:
             return {}  # the query failed for another reason, or it would have asked for a receipt
         return {}

@@ -27,6 +27,7 @@ from righttime.telemetry import get_log
 
 log = get_log("flight")
 
+_LOOK_S = 1.0
 _SHUTDOWN = "righttime-flight-shutdown"
 
 
@@ -73,9 +74,9 @@ class FlightService:
         return not self.desk.stopping and not self._ended.is_set()
 
     def _reap(self) -> None:
-        """End what was silent for too long, four times in the shorter of the two times."""
+        """End what was silent for too long, four times in the shorter of the two times, and look every second after those who wait."""
         settings = self._engine.settings
-        round_s = min(settings.session_ttl_s, settings.snapshot_ttl_s) / 4
+        round_s = min(settings.session_ttl_s / 4, settings.snapshot_ttl_s / 4, _LOOK_S)
         while not self._ended.wait(timeout=round_s):
             for expire in (self.desk.loading.sessions.expire, self.desk.reading.held.expire):
                 try:
@@ -149,7 +150,8 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
         super().__init__((_bracketed(host), port), tls_certificates=[tls] if tls else None, middleware={"grant": GrantFactory(tokens)})
 
     def do_action(self, context: Any, action: Any) -> Iterator[Any]:
-        answer = self._desk.answer(action.type, action.body, _grant(context))
+        with _Caller(context) as caller:
+            answer = self._desk.answer(action.type, action.body, _grant(context), caller.gone)
         return iter([flight.Result(answer)])
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
@@ -189,6 +191,26 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]
         except BaseException as error:
             raise _flight_error("list", error) from None
         return []
+
+
+class _Caller:
+    """Who waits for the answer of a call. Any thread may ask as long as the call lasts; what pyarrow knows of it lasts no longer."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+
+    def gone(self) -> bool:
+        """Tell whether the client has broken off, or its connection."""
+        with self._lock:
+            return self._context is not None and bool(self._context.is_cancelled())
+
+    def __enter__(self) -> "_Caller":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._context = None
 
 
 def check_address(host: str, port: int, tokens: Tokens) -> None:

@@ -127,12 +127,12 @@ class Snapshots:
         self.relieve: Callable[[TableSchema], None] = lambda table: None
 
     @contextmanager
-    def take(self, tables: Sequence[str], contract: Contract, *, own: OwnRows | None = None) -> Iterator[Snapshot]:
-        """Bring `tables` up to the contract and hold one state of them until the block ends."""
+    def take(self, tables: Sequence[str], contract: Contract, *, own: OwnRows | None = None, admission: Admission | None = None) -> Iterator[Snapshot]:
+        """Bring `tables` up to the contract and hold one state of them until the block ends. By its `admission` another thread can end the wait."""
         catalyst = self._catalyst
         started_s, asked_us = catalyst.clock.monotonic_s(), catalyst.authority.read_us()
-        with catalyst.admitted(tables) as admission:
-            taken, accuracy = self._taken(tables, contract, own, admission, asked_us=asked_us, deadline_s=started_s + contract.wait_s)
+        with catalyst.admitted(tables, admission) as admitted:
+            taken, accuracy = self._taken(tables, contract, own, admitted, asked_us=asked_us, deadline_s=started_s + contract.wait_s)
         try:
             if contract.standing:
                 with catalyst.lock:
