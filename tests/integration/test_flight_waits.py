@@ -1,6 +1,9 @@
 """Queries that wait at a service for clients that are gone: in some seconds nothing of them is left, and others are answered."""
 
+import os
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
@@ -68,6 +71,51 @@ def asks_for_long(address: str, tables: list[str], pipe: Connection) -> None:
     """Wait for tables until killed."""
     with rt.open(address) as wh, wh.snapshot(*tables, freshness="0s", wait="1 hour"):
         pipe.send("it was answered")
+
+
+def asks_until_interrupted(address: str, pipe: Connection) -> None:
+    """Wait for a table until Ctrl-C; then ask for what is there, and stay."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with rt.open(address) as wh:
+        try:
+            wh.read("t", freshness="0s", wait="1 hour")
+        except KeyboardInterrupt:
+            pipe.send("interrupted")
+        pipe.recv()
+        pipe.send(wh.read("t", freshness="1 day", wait="5s").rows())
+        pipe.recv()
+
+
+def pressed(client: Client) -> float:
+    """Press Ctrl-C at a client that waits; return how long it took to end the wait."""
+    began_s = time.monotonic()
+    os.kill(client.process.pid or 0, signal.SIGINT)
+    assert client.connection.poll(30)
+    assert client.connection.recv() == "interrupted"
+    return time.monotonic() - began_s
+
+
+def test_ctrl_c_ends_a_query_that_waits_at_a_service(stage: Stage) -> None:
+    """At once, here and there; the program goes on with the same handle, and its next question is answered."""
+    with Client(asks_until_interrupted, stage.service.address) as client:
+        until(lambda: stage.left() == (1, 1, 1, 1))
+        assert pressed(client) < 10
+        until(lambda: stage.left() == (0, 0, 0, 0))
+        client.connection.send("go on")
+        assert client.connection.poll(30)
+        assert client.connection.recv() == []
+        client.connection.send("end")
+
+
+def test_ctrl_c_ends_a_query_whose_service_says_nothing(stage: Stage) -> None:
+    """The service cannot be told; once it sees that the connection is gone, nothing is left there either."""
+    with Proxy(stage.service.port) as proxy, Client(asks_until_interrupted, proxy.address) as client:
+        until(stage.waiting)
+        proxy.swallow()
+        assert pressed(client) < 10
+        client.kill()
+        proxy.cut()
+        until(lambda: stage.left() == (0, 0, 0, 0))
 
 
 def test_nothing_is_left_of_queries_whose_clients_were_killed(stage: Stage) -> None:

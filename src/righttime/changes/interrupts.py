@@ -9,14 +9,37 @@ Promise: whatever the program does on Ctrl-C, it does it once for each, and neve
 import _signal  # type: ignore[import-not-found]
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from signal import SIGINT
 from types import FrameType
+from typing import TypeVar
 
+_T = TypeVar("_T")
 _SIGINT = int(SIGINT)
 
 
 class InterruptedAfterCommit(KeyboardInterrupt):
     """Ctrl-C came when a commit was made already: its transaction is over."""
+
+
+def left_alone(work: Callable[[], _T]) -> _T:
+    """Do what blocks outside of Python, where Ctrl-C would have to wait for its end. Ctrl-C ends the call at once and leaves the work alone, in a thread of
+    its own: it must come to an end by itself, and harm nobody meanwhile."""
+    if threading.current_thread() is not threading.main_thread():
+        return work()  # Ctrl-C comes to the main thread only
+    outcome: Future[_T] = Future()
+
+    def carried_out() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    try:
+        threading.Thread(target=carried_out, name="righttime-left-alone", daemon=True).start()
+    except RuntimeError:  # the machine has no thread left, or Python ends
+        return work()
+    return outcome.result()
 
 
 class Uninterrupted:

@@ -129,19 +129,22 @@ class RemoteSnapshots:
         header = {"snapshot": snapshot_id, "tables": list(tables), "contract": contract_record(contract), "own": own_record, **(together or {})}
         if in_database:
             header["in_database"] = True
-        snapshot = RemoteSnapshot(snapshot_id, {})
+        snapshot, release = RemoteSnapshot(snapshot_id, {}), self._release
         try:
-            answer = self._transport.call("snapshot.take" if together is None else "group.take", header, timeout_s=contract.wait_s)
+            answer = self._transport.call("snapshot.take" if together is None else "group.take", header, timeout_s=contract.wait_s, abandon=True)
             self._renewals.add_snapshot(snapshot_id)
             snapshot.cut_us = answer.optional_number("cut")
             if snapshot.cut_us is not None:
                 snapshot.late, snapshot.inside = answer.mapping("late"), answer.mapping("inside")
             snapshot.tables = self._cuts(answer, snapshot_id) if in_database else self._tables(answer, snapshot_id)
             yield snapshot
+        except KeyboardInterrupt:
+            release = self.give_up  # somebody waits for the end, and the service may be out of reach
+            raise
         finally:
             self._renewals.remove(snapshot_id)
             if not snapshot.issued:
-                self._release(snapshot_id)
+                release(snapshot_id)
             if session is not None:
                 session.drop(uploads)
 
@@ -157,6 +160,10 @@ class RemoteSnapshots:
             self._transport.call("snapshot.release", {"snapshot": snapshot_id}, reconnect_s=0.0)
         except RightTimeError as error:  # it lapses by itself
             log.info("release.failed", code=error.code)
+
+    def give_up(self, snapshot_id: str) -> None:
+        """Tell the service, without trying for long, that nobody wants a snapshot any more, whether it is there or still waited for."""
+        self._transport.tell("snapshot.release", {"snapshot": snapshot_id})
 
     def _places_of(self, given: Mapping[str, Any]) -> Places:
         """Look at the places of a snapshot, unless they are those of the last one."""

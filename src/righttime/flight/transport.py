@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from righttime.changes.interrupts import left_alone
 from righttime.errors import (
     AccessDenied,
     BadMessage,
@@ -43,6 +44,7 @@ SCHEME = "righttime"
 PORT = 8815
 _BACK_OFF_S = (0.05, 2.0)
 _KNOCK_S = 5.0
+_HURRY_S = 1.0
 _FRAME_BYTES_MAX = 2**31 - 1
 # Every client has its own connections, and gRPC tries again as soon as we do instead of after a pause of its own.
 CHANNEL = [
@@ -118,10 +120,23 @@ class Transport:
         """Send one message and return its answer; a coded error of the service is raised."""
         return self.send(action, write_frame(header or {}, parts, bytes_max=self.message_bytes_max), **options)
 
-    def send(self, action: str, frame: pa.Buffer, *, timeout_s: float = 0.0, reconnect_s: float | None = None) -> Message:
-        """Send a frame until it is answered; `timeout_s` is how long the service itself may wait before it answers."""
-        answer: Message = self._patiently(lambda patience: self._attempt(action, frame, timeout_s + patience * self._settings.call_timeout_s), reconnect_s)
+    def send(self, action: str, frame: pa.Buffer, *, timeout_s: float = 0.0, reconnect_s: float | None = None, abandon: bool = False) -> Message:
+        """Send a frame until it is answered; `timeout_s` is how long the service itself may wait before it answers. Ctrl-C may `abandon` a call that only
+        waits there."""
+
+        def attempt(patience: int) -> Message:
+            bound_s = timeout_s + patience * self._settings.call_timeout_s
+            return left_alone(lambda: self._attempt(action, frame, bound_s)) if abandon else self._attempt(action, frame, bound_s)
+
+        answer: Message = self._patiently(attempt, reconnect_s)
         return answer
+
+    def tell(self, action: str, header: Mapping[str, Any]) -> None:
+        """Send one message once, for somebody who is in a hurry: a service that does not answer in a moment need not have got it."""
+        try:
+            self._attempt(action, write_frame(header), _HURRY_S)
+        except (_Cut, _Slow, RightTimeError) as error:
+            log.info("message.not_answered", action=action, error=repr(error))
 
     def _attempt(self, action: str, frame: pa.Buffer, timeout_s: float) -> Message:
         options = self._options(timeout_s)
