@@ -86,6 +86,18 @@ def asks_until_interrupted(address: str, pipe: Connection) -> None:
         pipe.recv()
 
 
+def asks_a_group_until_interrupted(addresses: str, pipe: Connection) -> None:
+    """Wait for tables of two services until Ctrl-C, and stay."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with rt.open(addresses) as wh:
+        try:
+            with wh.snapshot("t", "item", freshness="0s", wait="1 hour"):
+                pipe.send("it was answered")
+        except KeyboardInterrupt:
+            pipe.send("interrupted")
+        pipe.recv()
+
+
 def pressed(client: Client) -> float:
     """Press Ctrl-C at a client that waits; return how long it took to end the wait."""
     began_s = time.monotonic()
@@ -116,6 +128,23 @@ def test_ctrl_c_ends_a_query_whose_service_says_nothing(stage: Stage) -> None:
         client.kill()
         proxy.cut()
         until(lambda: stage.left() == (0, 0, 0, 0))
+
+
+def test_ctrl_c_ends_a_query_that_waits_at_several_services(stage: Stage, tmp_path: Path) -> None:
+    """At all of them: those that have their part hold it no longer than the one that waits."""
+    with rt.open(tmp_path / "other", stop_wait_s=1) as other:
+        other.create_table("item", COLUMNS)
+        second = FlightService(other, engine_of(other))
+        addresses = f"{stage.service.address},{second.address.partition('://')[2]}"
+        try:
+            with Client(asks_a_group_until_interrupted, addresses) as client:
+                until(stage.waiting)
+                assert pressed(client) < 10
+                until(lambda: stage.left() == (0, 0, 0, 0))
+                until(lambda: not second.desk.reading.held._held)
+                client.connection.send("end")
+        finally:
+            second.stop()
 
 
 def test_nothing_is_left_of_queries_whose_clients_were_killed(stage: Stage) -> None:

@@ -261,14 +261,18 @@ class GroupClock:
                     del self._unsure[one]
 
 
-def together(calls: Sequence[Callable[[], _T]]) -> list[_T]:
-    """Make calls of several catalysts at once; all end before the first error is raised."""
+def together(calls: Sequence[Callable[[], _T]], *, give_up: Callable[[], None] = lambda: None) -> list[_T]:
+    """Make calls of several catalysts at once; all end before the first error is raised. On Ctrl-C, `give_up` ends those that wait."""
     if len(calls) == 1:
         return [calls[0]()]
     if not calls:
         return []
     with ThreadPoolExecutor(max_workers=len(calls), thread_name_prefix="righttime-group") as pool:
-        return [future.result() for future in [pool.submit(call) for call in calls]]
+        try:
+            return [future.result() for future in [pool.submit(call) for call in calls]]
+        except KeyboardInterrupt:
+            give_up()
+            raise
 
 
 def _caught(call: Callable[[], object]) -> Callable[[], RightTimeError | None]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from righttime.catalyst.producer import OwnRows
 from righttime.errors import AsOfUnavailable, FreshnessUnavailable, RightTimeError, SessionLost
 from righttime.flight.group_members import GroupClock, Member, Members, together
-from righttime.flight.reading import RemoteSnapshot, RemoteTable
+from righttime.flight.reading import RemoteSnapshot, RemoteTable, new_id
 from righttime.ledger.receipts import Receipt
 from righttime.pipeline.spark import SparkOwner
 from righttime.query.contract import Contract
@@ -146,12 +146,18 @@ class GroupSnapshots:
         self, held: ExitStack, owners: Mapping[Member, list[str]], contract: Contract, cut: Cut, own: OwnRows | None
     ) -> list[tuple[Member, RemoteSnapshot]]:
         """Take all snapshots at once, or none."""
+        ids = {member: new_id() for member in owners}
         taking = [
-            (member, member.snapshots.take(names, contract, own=_own_at(member, own), together={"observe": cut.time_us, "ticket": cut.tickets[member]}))
+            (member, member.snapshots.take(names, contract, own=_own_at(member, own), together=_at(cut, member), snapshot_id=ids[member]))
             for member, names in owners.items()
         ]
+
+        def give_up() -> None:
+            for member, snapshot_id in ids.items():
+                member.snapshots.give_up(snapshot_id)
+
         with ExitStack() as taken:
-            outcomes = together([_entering(one) for _, one in taking])
+            outcomes = together([_entering(one) for _, one in taking], give_up=give_up)
             for (_, one), outcome in zip(taking, outcomes, strict=True):
                 if not isinstance(outcome, RightTimeError):
                     taken.push(one)
@@ -229,6 +235,11 @@ def _take_alone(held: ExitStack, member: Member, tables: Sequence[str], contract
     except SessionLost:
         # It was started anew and does not know who asks. What is left of the commits is there now.
         return held.enter_context(member.snapshots.take(tables, replace(contract, freshness_us=0)))
+
+
+def _at(cut: Cut, member: Member) -> dict[str, Any]:
+    """Return what a catalyst is told of the cut that was chosen for all."""
+    return {"observe": cut.time_us, "ticket": cut.tickets[member]}
 
 
 def _own_at(member: Member, own: OwnRows | None) -> OwnRows | None:

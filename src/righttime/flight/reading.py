@@ -121,10 +121,11 @@ class RemoteSnapshots:
         own: OwnRows | None = None,
         together: Mapping[str, Any] | None = None,
         in_database: bool = False,
+        snapshot_id: str | None = None,
     ) -> Iterator[RemoteSnapshot]:
         """Hold one state of `tables` at the service until the block ends; `together` with others, at a time that was chosen for all; or as tables
-        `in_database`, for a session of this client there."""
-        snapshot_id = uuid.uuid4().hex
+        `in_database`, for a session of this client there. Who chooses the id can `give_up` the wait."""
+        snapshot_id = snapshot_id or new_id()
         own_record, session, uploads = self._own(own)
         header = {"snapshot": snapshot_id, "tables": list(tables), "contract": contract_record(contract), "own": own_record, **(together or {})}
         if in_database:
@@ -226,6 +227,11 @@ class RemoteSnapshots:
         receipt = Receipt.from_json(self._transport.call("snapshot.issue", header | snapshot.kept()).text("receipt"))
         snapshot.issued = True
         return receipt
+
+
+def new_id() -> str:
+    """Return an id for a snapshot, which nobody can guess."""
+    return uuid.uuid4().hex
 
 
 class RemoteConsumer(Consumer):
