@@ -3,7 +3,7 @@
 import math
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -25,7 +25,7 @@ from tests.support import signed_models as model
 from tests.support.signed_histories import REACHES, Changes, Drains, Row, Runner, compare_every_job, drainings, histories, in_several_jobs, session, total
 
 ITEMS = pa.schema([("g", pa.string()), ("h", pa.int32()), ("i", pa.int32()), ("d", pa.decimal128(10, 2)), ("f", pa.float64()), ("s", pa.string())])
-FLOATS = st.sampled_from([None, 0.1, -0.0, 1e-3, 3.0, 1e15, -7.25, math.nan, math.inf, -math.inf])
+FLOATS = st.sampled_from([None, 0.1, -0.0, 1e-3, 3.0, 1e15, -7.25, 6.62607015e-34, -2e20, 3.4028234663852886e38, math.nan, math.inf, -math.inf])
 ITEM_ROWS = st.tuples(
     st.sampled_from(["a", "b", None]),
     st.sampled_from([1, None]),
@@ -155,6 +155,115 @@ def test_a_float_that_is_taken_back_leaves_no_trace(runner: Runner) -> None:
     sums = {job: row[0] for job, row in one_group(runner, pa.float64(), values, Measure("v", "sum", "v"), groups=groups).items()}
     assert math.isnan(sums.pop(5))
     assert sums == {1: 1e18, 2: 0.30000000000000004, 3: math.inf, 4: 0.30000000000000004, 6: 0.1}
+
+
+Histories = dict[str, list[tuple[float, float, int, int]]]
+DRAINS = Drains([range(1, 3), range(3, 4)])
+ANY_SCALE = pa.schema([("g", pa.string()), ("v", pa.float64()), ("f", pa.float32())])
+
+
+def float_sums(runner: Runner, groups: Histories) -> dict[int, dict[str, Row]]:
+    """Return after each job, by group, sum and average of DOUBLEs and the sum of FLOATs, for changes of (DOUBLE, FLOAT, job, weight); no group goes."""
+    rows: list[Row] = [(name, *change) for name, changes in groups.items() for change in changes]
+    measures = [Measure("s", "sum", "v"), Measure("m", "avg", "v"), Measure("f", "sum", "f")]
+
+    def operate(deltas: Sequence[Signed | None], state: Any) -> Any:
+        made, parts = aggregate(deltas[0], state, by=["g"], measures=measures)
+        return {"out": frame_of(made)}, parts
+
+    found = runner.run([Changes(ANY_SCALE, rows)], DRAINS, operate)["out"]
+    after: dict[int, dict[str, Row]] = {0: {}}
+    for job in (1, 2, 3):
+        after[job] = after[job - 1] | {row[0]: row[1:-2] for row in found if row[-2] == job and row[-1] > 0}
+    return after
+
+
+def test_a_float_that_is_taken_back_leaves_no_trace_at_any_scale(runner: Runner) -> None:
+    """Nor do the parts show in which a sum is kept: it is the double nearest to the total, be it nearly a half between two, or all but cancelled out."""
+    most, fine = math.nextafter(2.0**136, 0), 2.0**-62
+    histories: dict[str, tuple[list[tuple[float, int, int]], float]] = {
+        "Planck's constant": ([(6.62607015e-34, 1, 1)], 6.62607015e-34),
+        "below all parts, twice": ([(1e-60, 1, 2)], 2e-60),
+        "the least": ([(5e-324, 1, 3), (5e-324, 2, -1)], 1e-323),
+        "wrong and beyond all parts": ([(2e20, 1, 1), (1e300, 2, 1), (1e300, 3, -1)], 2e20),
+        "wrong and large": ([(1e19, 1, 1), (3.4028234663852886e38, 2, 1), (3.4028234663852886e38, 3, -1)], 1e19),
+        "small beside large": ([(1e-30, 1, 1), (-2e40, 1, 1), (-2e40, 3, -1)], 1e-30),
+        "many of the greatest": ([(most, 1, 5000), (most, 3, -4999)], most),
+        "many that are negative": ([(-most, 1, 5000)], -5000 * most),
+        "parts cancel": ([(fine, 1, 1), (2.0**-115 - fine, 1, 1), (2.0**-124 - 2.0**-115, 1, 1)], 2.0**-124),
+        "large parts cancel": ([(2.0**100, 1, 1), (1.5, 1, 1), (-(2.0**100 - 2.0**47), 1, 1), (-(2.0**47), 2, 1)], 1.5),
+        "just more than a half": ([(1.0, 1, 1), (2.0**-53, 1, 1), (2.0**-124, 1, 1)], 1 + 2.0**-52),
+        "just less than a half": ([(2.0**130 + 2.0**78, 1, 1), (2.0**77, 1, 1), (-(2.0**-124), 1, 1)], 2.0**130 + 2.0**78),
+    }
+
+    found = float_sums(runner, {name: [(value, 0.0, job, weight) for value, job, weight in changes] for name, (changes, _) in histories.items()})[3]
+
+    assert {name: row[0] for name, row in found.items()} == {name: expected for name, (_, expected) in histories.items()}
+
+
+def exact_double(dice: random.Random) -> float:
+    """Return a double below 2^136 without digits below 2^-124."""
+    return math.ldexp(dice.getrandbits(53), dice.randint(-124, 83)) * dice.choice([1, -1])
+
+
+def any_double(dice: random.Random) -> float:
+    return math.ldexp(dice.uniform(-1, 1), dice.randint(-1074, 1000))
+
+
+def any_float(dice: random.Random) -> float:
+    """Return a FLOAT of any size, as a double."""
+    return math.ldexp(dice.randint(-(2**24) + 1, 2**24 - 1), dice.randint(-149, 104))
+
+
+def float_history(dice: random.Random, double: Callable[[random.Random], float]) -> list[tuple[float, float, int, int]]:
+    """Return changes of (DOUBLE, FLOAT) in three jobs: some values are opposites of others but for the last digit, some go again, and one stays."""
+    changes, living = [(1.0, 1.0, 1, 1)], list[tuple[float, float, int]]()
+    for job in (1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3):
+        if living and dice.random() < 0.45:
+            value, number, weight = living.pop(dice.randrange(len(living)))
+            changes.append((value, number, job, -weight))
+            continue
+        near = living and dice.random() < 0.3
+        value = -math.nextafter(living[-1][0], 0) if near else double(dice)
+        living.append((value, any_float(dice), dice.choice([1, 1, 2, 4000])))
+        changes.append((*living[-1][:2], job, living[-1][2]))
+    return changes
+
+
+def may_be_off(changes: Sequence[tuple[float, float, int, int]], living: Counter[float]) -> float:
+    """Return by how much a sum of DOUBLEs may be off: by what doubles lose, of what is above the parts or below, and only as long as any of it is left."""
+    above = [value for value in living if abs(value) >= 2.0**136]
+    below = [value for value in living if value not in above and math.fmod(value, 2.0**-124)]
+    ever = [(value, abs(weight)) for value, _, _, weight in changes]
+    highest = sum(abs(value) * weight for value, weight in ever if abs(value) >= 2.0**136) if above else 0.0
+    return 2.0**-45 * (highest + sum(abs(math.fmod(value, 2.0**-124)) * weight for value, weight in ever if abs(value) < 2.0**136 and below))
+
+
+def test_sums_of_floats_of_all_scales_are_what_is_left_in_their_group(runner: Runner) -> None:
+    """FLOATs to the last digit, DOUBLEs of the parts the nearest double, others as far as they are promised; whatever came and went, in any part."""
+    dice = random.Random(11)
+    groups = {f"exact {number}": float_history(dice, exact_double) for number in range(60)}
+    groups |= {f"any {number}": float_history(dice, any_double) for number in range(60)}
+
+    found = float_sums(runner, groups)
+
+    for job, name in ((job, name) for job in (1, 2, 3) for name in groups):
+        changes = [change for change in groups[name] if change[2] <= job]
+        values, numbers = living_of(changes, 0), living_of(changes, 1)
+        sums, mean, floats = found[job][name]
+        wanted, wanted_floats = math.fsum(values.elements()), math.fsum(numbers.elements())
+        off = may_be_off(changes, values)
+        assert sums == wanted if name.startswith("exact") else abs(sums - wanted) <= off + math.ulp(wanted), (job, name, sums, wanted)
+        assert abs(floats - wanted_floats) <= math.ulp(wanted_floats), (job, name, floats, wanted_floats)
+        assert mean == sums / values.total()
+
+
+def living_of(changes: Sequence[tuple[float, float, int, int]], place: int) -> Counter[float]:
+    """Return how many times each value is left."""
+    living: Counter[float] = Counter()
+    for change in changes:
+        living[change[place]] += change[3]
+    return +living
 
 
 def test_big_integers_may_overflow_on_the_way_but_not_in_the_result(runner: Runner) -> None:

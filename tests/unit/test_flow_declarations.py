@@ -11,17 +11,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DoubleType, StructType
 
 from righttime.changes.schema import declare_table
 from righttime.errors.flows import BadDeclaration, FlowCycle, FlowFrozen, NameTwice, TableNoStream, UnknownInFlow
 from righttime.errors.known import known_names
 from righttime.flows.names import refuse_tables
 from righttime.pipeline.cycles import check_cycles
-from righttime.pipeline.fingerprint import fingerprint
+from righttime.pipeline.fingerprint import FORMAT, fingerprint
 from righttime.pipeline.flow import Flow, Refresh, Step
 from righttime.pipeline.measures import parse_measure
 from righttime.pipeline.nodes import Aggregate, Derived, Join, Lookup, Measure, Select, StreamNode
+from righttime.pipeline.operators.accumulators import sum_of
 from righttime.pipeline.target_tables import TargetTables
 
 
@@ -256,6 +257,17 @@ def test_a_flow_in_use_cannot_be_changed() -> None:
 def test_equal_declarations_have_equal_fingerprints() -> None:
     """Where something was declared does not count."""
     assert fingerprint(sales_flow()) == fingerprint(sales_flow())
+
+
+def test_what_sums_keep_belongs_to_the_format() -> None:
+    """State without one of these columns, or with another meaning of it, would be read as if it were of now: other columns need another number."""
+    exact, inexact = ["large", "whole", "fine", "finest"], ["tiny", "huge"]
+    kinds = {"count": "BIGINT", "nan": "BIGINT", "plus_inf": "BIGINT", "minus_inf": "BIGINT", **dict.fromkeys(exact, "DECIMAL(38, 0)")}
+    kinds |= dict.fromkeys(inexact, "DOUBLE") | {f"{name}_rows": "BIGINT" for name in inexact}
+
+    kept = {name.removeprefix("_acc_0_"): term.kind for name, term in sum_of(0, "v", DoubleType()).terms.items()}
+
+    assert (FORMAT, kept) == (3, kinds)
 
 
 @pytest.mark.parametrize("changed", [{"amount": "qty * price * 2"}, {"amount": "price * qty"}])

@@ -244,7 +244,8 @@ class FlowFailed(FlowError):
 
 
 class FlowChanged(FlowError):
-    """Flow {flow!r} is declared differently than when its state was made. Run it with refresh=True to build its targets anew, or as it was before."""
+    """Flow {flow!r} is declared differently than when its state was made, or an earlier version made it.
+    Run it with refresh=True to build its targets anew, or as it was before."""
 
     code = "flow.changed"
 

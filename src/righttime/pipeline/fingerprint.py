@@ -20,7 +20,7 @@ from righttime.pipeline.flow import Flow
 from righttime.pipeline.nodes import Node, Target
 
 # A change of what operators keep as state is a change of every flow.
-FORMAT = 2
+FORMAT = 3
 _PLAIN = (int, float, str, bytes, bool, type(None))
 
 

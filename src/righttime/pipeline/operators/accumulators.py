@@ -2,7 +2,8 @@
 
 In: the function of a measure, and the column and type of what it is taken of.
 Out: terms that one signed row adds to its group, and the measure over their sums, both as SQL.
-Promise: sums can be taken back exactly: integers and decimals always, floats below 2^63; the value has the type, nulls and overflow errors of Spark's own.
+Promise: sums can be taken back exactly: integers, decimals and FLOATs always, of DOUBLEs below 2^136 the digits from 2^-124 up; what is below or above is added
+up as doubles are, until none of it is left. The value has the type, nulls and overflow errors of Spark's own.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ from righttime.pipeline.operators.signed import ACCUMULATOR_PREFIX, WEIGHT
 ROWS = f"{ACCUMULATOR_PREFIX}rows"
 SUMMABLE = (ByteType, ShortType, IntegerType, LongType, DecimalType, FloatType, DoubleType)
 
-_UNIT, _UNITS = "4611686018427387904BD", "4.611686018427387904E18D"  # 2^62, exact in both
-_EXACT_BELOW, _SCALE = f"{2.0**63!r}D", f"{2.0**512!r}D"
+_RADIX = "4611686018427387904BD"  # 2^62: a part of a DOUBLE is a whole number below it, and fits a BIGINT
 # Decimals with more digits than this cannot be multiplied by a weight without losing some: their rows are repeated instead.
 _DIGITS_MAX = 27
 # With more digits behind the point than this, a quotient has too few of them left.
@@ -88,8 +88,8 @@ def _total(place: int, value: str, kind: DataType) -> Accumulated:
 
 
 def _times_weight(whole: str) -> str:
-    """Return a BIGINT times the weight, exactly, as DECIMAL(38, 0)."""
-    return f"CAST({whole} AS DECIMAL(20, 0)) * CAST({WEIGHT} AS DECIMAL(17, 0))"
+    """Return a whole number below 2^75 times the weight, exactly, as DECIMAL(38, 0)."""
+    return f"CAST({whole} AS DECIMAL(23, 0)) * CAST({WEIGHT} AS DECIMAL(17, 0))"
 
 
 def _decimal_mean(total: str, count: str, kind: DecimalType) -> str:
@@ -120,36 +120,78 @@ def _units_of_mean(total: str, divisor: str, given: int, scale: int) -> str:
 
 
 def _float_total(place: int, value: str) -> Accumulated:
-    """Return the sum of doubles as whole numbers of 1, 2^-62 and 2^-124, which can be taken back exactly; what is no such number is counted or kept apart.
+    """Return the sum of doubles as whole numbers of 2^62, 1, 2^-62 and 2^-124, which can be taken back exactly, and what is no such number apart.
 
-    Without this, a wrong 1e20 that was corrected would have wiped out the small values of its group for good.
+    Without this, a wrong 1e20 that was corrected would have wiped out the small values of its group for good. Digits below 2^-124 (tiny, in units of that) and
+    values from 2^136 up (huge) are sums of doubles: they are forgotten when the last one has gone.
     """
-    nan, plus, minus, whole, fine, finest, huge, huge_rows = (
-        f"{ACCUMULATOR_PREFIX}{place}_{name}" for name in ("nan", "plus_inf", "minus_inf", "whole", "fine", "finest", "huge", "huge_rows")
+    nan, plus, minus, large, whole, fine, finest, tiny, tiny_rows, huge, huge_rows = (
+        f"{ACCUMULATOR_PREFIX}{place}_{name}"
+        for name in ("nan", "plus_inf", "minus_inf", "large", "whole", "fine", "finest", "tiny", "tiny_rows", "huge", "huge_rows")
     )
-    infinite = "double('Infinity')"
-    ordinary = f"abs({value}) < {_EXACT_BELOW}"
-    is_huge = f"abs({value}) >= {_EXACT_BELOW} AND abs({value}) < {infinite}"
-    ones = f"CAST({value} AS BIGINT)"
-    rest = f"(({value} - CAST({ones} AS DOUBLE)) * {_UNITS})"
-    finer = f"(({rest} - CAST(CAST({rest} AS BIGINT) AS DOUBLE)) * {_UNITS})"
-    exact = {whole: ones, fine: f"CAST({rest} AS BIGINT)", finest: f"CAST({finer} AS BIGINT)"}
+    infinite, scale, below = "double('Infinity')", _power(512), f"({value} % {_power(-124)} * {_power(124)})"
+    ordinary = f"abs({value}) < {_power(136)}"
+    is_huge = f"abs({value}) >= {_power(136)} AND abs({value}) < {infinite}"
+    parts = {large: _large_part(value), whole: _part(value, 0), fine: _part(value, -62), finest: _part(value, -124)}
     terms = {
         nan: Term(f"if(isnan({value}), {WEIGHT}, 0L)", "BIGINT"),
         plus: Term(f"if({value} = {infinite}, {WEIGHT}, 0L)", "BIGINT"),
         minus: Term(f"if({value} = -{infinite}, {WEIGHT}, 0L)", "BIGINT"),
-        **{name: Term(f"CAST(if({ordinary}, {_times_weight(sql)}, 0BD) AS DECIMAL(38, 0))", "DECIMAL(38, 0)") for name, sql in exact.items()},
-        huge: Term(f"if({is_huge}, {value} / {_SCALE} * {WEIGHT}, 0D)", "DOUBLE"),
+        **{name: Term(f"CAST(if({ordinary}, {_times_weight(sql)}, 0BD) AS DECIMAL(38, 0))", "DECIMAL(38, 0)") for name, sql in parts.items()},
+        tiny: Term(f"if({ordinary}, {below} * {WEIGHT}, 0D)", "DOUBLE"),
+        tiny_rows: Term(f"if({ordinary} AND {below} <> 0D, {WEIGHT}, 0L)", "BIGINT"),
+        huge: Term(f"if({is_huge}, {value} / {scale} * {WEIGHT}, 0D)", "DOUBLE"),
         huge_rows: Term(f"if({is_huge}, {WEIGHT}, 0L)", "BIGINT"),
     }
-    finite = f"{_from_parts(whole, fine, finest)} + if({huge_rows} <> 0, {huge} * {_SCALE}, 0D)"
+    exact = _from_parts(large, whole, fine, finest, f"if({tiny_rows} <> 0, {tiny}, 0D)")
+    finite = f"{exact} + if({huge_rows} <> 0, {huge} * {scale}, 0D)"
     not_a_number = f"{nan} > 0 OR ({plus} > 0 AND {minus} > 0)"
     total = f"CASE WHEN {not_a_number} THEN double('NaN') WHEN {plus} > 0 THEN {infinite} WHEN {minus} > 0 THEN -{infinite} ELSE {finite} END"
     return Accumulated(terms, f"({total})")
 
 
-def _from_parts(whole: str, fine: str, finest: str) -> str:
-    """Return the double nearest to whole + fine / 2^62 + finest / 2^124, whatever their signs: the first two are added before they are rounded."""
-    exact = f"CAST({whole} AS DECIMAL(18, 0)) * {_UNIT} + {fine}"
-    small = f"CAST({exact} AS DOUBLE) / {_UNITS} + CAST({finest} AS DOUBLE) / {_UNITS} / {_UNITS}"
-    return f"if(abs({whole}) < 1000000000000000000BD, {small}, CAST({whole} AS DOUBLE) + CAST({fine} AS DOUBLE) / {_UNITS})"
+def _part(value: str, exponent: int) -> str:
+    """Return the digits of a double from 2^exponent up to 2^(exponent + 62), as a whole number: remainders and such products are exact."""
+    return f"CAST({value} % {_power(exponent + 62)} * {_power(-exponent)} AS BIGINT)"
+
+
+def _large_part(value: str) -> str:
+    """Return the digits of a double below 2^136 from 2^62 up. A BIGINT holds 63 of the 74, so they are taken in two steps."""
+    return f"(CAST(CAST({value} / {_power(73)} AS BIGINT) AS DECIMAL(19, 0)) * 2048BD + CAST({value} % {_power(73)} / {_power(62)} AS BIGINT))"
+
+
+def _power(exponent: int) -> str:
+    """Return a power of two as a DOUBLE."""
+    return f"{2.0**exponent!r}D"
+
+
+def _from_parts(large: str, whole: str, fine: str, finest: str, tiny: str) -> str:
+    """Return the double nearest to large * 2^62 + whole + fine / 2^62 + (finest + tiny) / 2^124, whatever their signs; exactly the nearest if tiny is 0.
+
+    They are put together as whole numbers until there are more digits than a double has. What then is left is less than one of the last of them:
+    it decides nothing but halves, so its sign is enough.
+    """
+    # First each part hands what is too much for it to the next one.
+    fines = f"({fine} + {finest} div {_RADIX})"
+    wholes = f"({whole} + {fines} div {_RADIX})"
+    hugest = f"({large} + {wholes} div {_RADIX})"
+    ones, small, smallest = (f"({part} % {_RADIX})" for part in (wholes, fines, finest))
+    upper = f"({hugest} * {_RADIX} + {ones})"
+    middle = f"({upper} * {_RADIX} + {small})"
+    lower = f"({middle} * {_RADIX} + {smallest})"
+    rest = f"({small} * {_RADIX} + {smallest})"
+    return (
+        f"CASE WHEN {_is_long(hugest)} THEN {_nearest(hugest, f'4 * sign({ones}) + sign({rest})')} * {_power(62)} "
+        f"WHEN {_is_long(upper)} THEN {_nearest(upper, rest)} WHEN {_is_long(middle)} THEN {_nearest(middle, smallest)} * {_power(-62)} "
+        f"ELSE (CAST({lower} AS DOUBLE) + {tiny}) * {_power(-124)} END"
+    )
+
+
+def _is_long(whole: str) -> str:
+    """Return whether a whole number has more digits than a double."""
+    return f"abs({whole}) > 9007199254740992BD"  # 2^53
+
+
+def _nearest(whole: str, rest: str) -> str:
+    """Return the double nearest to a long whole number and a rest of less than one."""
+    return f"CAST({whole} * 2BD + CAST(sign({rest}) AS INT) AS DOUBLE) / 2D"
