@@ -294,3 +294,22 @@ def test_dimensions_stay_in_memory_as_long_as_plans_serve_again(bench: Bench, ch
         sell(bench, time + 10)
     assert plan not in bench.plans._plans
     assert set(plan._resident).isdisjoint(resident(child))
+
+
+def test_a_plan_for_few_facts_is_not_run_over_many(child: SparkSession, spark_owner: SparkOwner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few facts are compared with all versions of their key, many are not; a plan for many has no exchange either, and does for few."""
+    monkeypatch.setattr(planned, "_FEW", 2)
+    flow = Flow("versions")
+    versions = flow.stream("item").history(keys="k", key="sk")
+    flow.stream("sale").as_of(versions, on="k", take=["w"]).select("id", "w").into("sales", keys="id")
+    bench = Bench(flow, child, streams=STREAMS, tables={"sales": ("id BIGINT, w BIGINT", ["id"])}, planned=(spark_owner, tmp_path))
+    for time in (1, 2, 3):
+        bench.put("item", time, {"k": 1, "w": time})
+    bench.drain(3)
+    assert bench.plans is not None
+    for time, count in ((4, 1), (5, 5), (6, 1)):
+        for number in range(count):
+            bench.put("sale", time, {"id": 10 * time + number, "k": 1, "v": 1})
+        assert {row["w"] for row in bench.drain(time)[0]["sales"]} == {3}
+        assert bench.plans._plans[-1].few == (count <= 2)
+        assert bench.plans._plans[-1]._computes_all

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -12,11 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import IntegerType, LongType, StringType
 
+from righttime.pipeline.operators import current
 from righttime.pipeline.operators.history import as_of, history
+from righttime.pipeline.operators.join import Sides
+from righttime.pipeline.operators.query import Reach
+from righttime.pipeline.operators.query import frame_of as frame_of_relation
 from righttime.pipeline.operators.signed import Signed
 from righttime.pipeline.spark import SparkOwner
 from tests.integration.test_signed_operators import JOBS, LAW, frame_of
-from tests.support.signed_histories import Changes, Drains, Row, Runner, compare_every_job, drainings, in_several_jobs, session
+from tests.support.signed_histories import REACHES, Changes, Drains, Row, Runner, compare_every_job, drainings, in_several_jobs, session
 
 STAMP = pa.timestamp("us", tz="UTC")
 ITEM = pa.schema([("bk", pa.string()), ("price", pa.int32())])
@@ -61,11 +66,11 @@ def runner(spark_owner: SparkOwner) -> Runner:
     return Runner(session(spark_owner.child()))
 
 
-def operate(deltas: Sequence[Signed | None], state: Any) -> Any:
+def operate(deltas: Sequence[Signed | None], state: Any, *, few: bool = False) -> Any:
     """The flow of the paper: the history of items, and sales with the version of their time."""
     items, sales = deltas
     versions, runs = versions_of(items, state)
-    made, parts = as_of(sales, versions, state, on=[("bk", "bk")], take={"sk": "sk"}, types={"sk": LongType()}, start="valid_from", end="valid_to")
+    made, parts = as_of(sales, versions, state, on=[("bk", "bk")], take={"sk": "sk"}, types={"sk": LongType()}, start="valid_from", end="valid_to", few=few)
     return {"items": frame_of(versions), "sales": frame_of(made)}, {**runs, **parts}
 
 
@@ -134,6 +139,74 @@ def streams(steps: list[tuple[int, bool, int, str | None, int]]) -> tuple[Stream
         else:
             sales.put(number, None if what == 0 else (number, key), at=at, job=job)
     return items, sales
+
+
+KEYS = ["a", "a", "a", "a", "b", None]
+MANY_STEPS = st.lists(
+    st.tuples(st.integers(1, JOBS), st.booleans(), st.integers(1, 12), st.sampled_from(KEYS), st.sampled_from([0, 1, 2, 3, 4])), min_size=50, max_size=80
+).filter(in_several_jobs)
+
+
+@LAW
+@given(steps=MANY_STEPS, drains=drainings(JOBS), facts_max=st.sampled_from([1, 2, 3]), items_late=st.booleans())
+def test_many_facts_of_one_key_take_their_versions_at_every_job(
+    runner: Runner, steps: list[tuple[int, bool, int, str | None, int]], drains: Drains, facts_max: int, items_late: bool
+) -> None:
+    """The facts of one key are in many parts, and versions in several of them; at times all versions come a job after their commits."""
+    items, sales = streams(steps)
+    if items_late:
+        items.rows = [(*row[:-2], min(row[-2] + 1, JOBS), row[-1]) for row in items.rows]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(current, "FACTS_MAX", facts_max)
+        made = runner.run([items.changes(ITEM), sales.facts()], drains, operate)
+    facts = sales.facts()
+
+    def expected(job: int) -> Counter[Row]:
+        return Counter({(*sale, version_at(plain_history(items, job), sale)): n for sale, n in facts.at(job).items()})
+
+    compare_every_job(made.get("sales", []), expected, jobs_max=JOBS, width=4)
+
+
+@LAW
+@given(steps=STEPS, drains=drainings(JOBS))
+def test_few_facts_are_compared_with_all_versions_to_the_same_end(runner: Runner, steps: list[tuple[int, bool, int, str | None, int]], drains: Drains) -> None:
+    """What a small drain does for the sake of a smaller plan."""
+    items, sales = streams(steps)
+    facts = sales.facts()
+    made = runner.run([items.changes(ITEM), facts], drains, partial(operate, few=True))
+
+    def expected(job: int) -> Counter[Row]:
+        return Counter({(*sale, version_at(plain_history(items, job), sale)): n for sale, n in facts.at(job).items()})
+
+    compare_every_job(made.get("sales", []), expected, jobs_max=JOBS, width=4)
+
+
+@pytest.mark.parametrize("reach", REACHES)
+@pytest.mark.parametrize("tied", [False, True], ids=["times of their own", "one commit"])
+@pytest.mark.parametrize("later", [False, True], ids=["one drain", "facts in a later drain"])
+def test_facts_meet_few_versions_of_a_key_that_has_many(runner: Runner, monkeypatch: pytest.MonkeyPatch, later: bool, tied: bool, reach: Reach) -> None:
+    """400 versions and 400 facts of one key: with each other they are 160,000 pairs, three times as many before what versions were is taken back."""
+    count, facts_max = 400, 4
+    items, sales = Stream(), Stream()
+    for number in range(count):
+        items.put("abc", ("abc", number), at=10 * number, job=1)
+        at = (5 if tied else 10 * number + 5) + (10 * count if later else 0)
+        sales.put(number, (number, "abc"), at=at, job=2 if later else 1)
+    monkeypatch.setattr(current, "FACTS_MAX", facts_max)
+    looked_at = []
+    product = Sides.product
+
+    def counting(sides: Sides, left: str, right: str, *, sent: str, where: str = "") -> str:
+        equal = " AND ".join(["l.bk = r.__on_0", *(term for term in where.split(" AND ") if " = " in term)])
+        looked_at.append(frame_of_relation(sides.run(f"SELECT 1 FROM {left} l JOIN {right} r ON {equal}")).count())
+        return product(sides, left, right, sent=sent, where=where)
+
+    monkeypatch.setattr(Sides, "product", counting)
+    made = runner.run([items.changes(ITEM), sales.facts()], Drains([range(1, 2), range(2, 3)] if later else [range(1, 2)], reach), operate)["sales"]
+    assert {row[0]: row[3] for row in added_up(made, job=2, width=4)} == {
+        number: 100 + (count - 1 if later else 0 if tied else number) for number in range(count)
+    }
+    assert sum(looked_at) <= (facts_max + 1) * 2 * count
 
 
 @LAW

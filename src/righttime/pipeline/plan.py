@@ -85,12 +85,17 @@ class Plan:
         spans: Mapping[str, Spans] | None = None,
         again: Again | None = None,
         serves_again: bool = False,
+        few: bool = False,
     ) -> None:
-        """`again` has rows that steps could not take before; whoever gives some knows nothing of the `spans`. `serves_again`: for other changes, too."""
+        """`again` has rows that steps could not take before; whoever gives some knows nothing of the `spans`. `serves_again`: for other changes, too.
+
+        `few`: the changes have few rows; with more of them the outcome is the same, and may take long.
+        """
         self._analysed = analysed
         self._child = child
         self._again = again or {}
         self._reach = reach
+        self._few = few
         self._inputs = inputs
         self._guard = guard
         self._deltas: dict[Node, Signed | None] = {}
@@ -224,7 +229,8 @@ class Plan:
         take = taken(self._analysed, node)
         left, right = self._narrow(node), self._narrow(node, 1)
         start, end = node.right.start, node.right.end
-        return as_of(left, right, self.kept.sides(step, left, right), on=node.on, take=take, types=types_of(self._analysed, step, take), start=start, end=end)
+        kept, types = self.kept.sides(step, left, right), types_of(self._analysed, step, take)
+        return as_of(left, right, kept, on=node.on, take=take, types=types, start=start, end=end, few=self._few)
 
     def _history(self, step: str, node: History) -> tuple[Signed | None, Parts]:
         given, schema = self._deltas[node.input], self._analysed.schemas[self._analysed.ids[node.input]]

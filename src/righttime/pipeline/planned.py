@@ -2,7 +2,8 @@
 
 In: the changes of a drain as Arrow tables, and the state of its flow.
 Out: what the drain gives.
-Promise: a plan is run again only if a new one would be the same but for the changes themselves: changes in the same streams, and the same files of state.
+Promise: a plan is run again only if a new one would be the same but for the changes themselves: changes in the same streams, and the same files of state; and
+one that was made for few changes, where their number matters, only for few.
 What follows from the changes or from other outputs is not computed by Spark; small dimensions stay in its memory as long as a plan.
 
 A plan reads its changes from files whose names stay. Spark lists them when it plans, and opens them when it runs; so they are planned as large as they may
@@ -28,6 +29,7 @@ from righttime.pipeline.collecting import bounded, run_union, tagged_union, unta
 from righttime.pipeline.guard import Trusting
 from righttime.pipeline.jvm import java_class
 from righttime.pipeline.kept import Read
+from righttime.pipeline.nodes import AsOf
 from righttime.pipeline.nullable import arrow_columns
 from righttime.pipeline.operators.query import frame_of, writing
 from righttime.pipeline.operators.signed import JOB
@@ -43,6 +45,7 @@ _PLANS_MAX = 4
 _FILE_BYTES = TASK_BYTES + 16 * MIB  # Parquet may take more than Arrow, by its pages and footers
 _ONCE = ("Exchange", "Subquery", "InMemoryTableScan")  # how the names of such steps end
 _MAYBE_ONCE = re.compile("|".join(_ONCE), re.IGNORECASE)
+_FEW = 256  # rows of changes: with more of them, comparing all with all may take longer than planning what does not
 _numbers = count(1)
 
 
@@ -68,17 +71,19 @@ class PlannedDrains:
         self._folder = folder
         self._session: SparkSession | None = None
         self._plans: list[PlannedDrain] = []  # last used last
+        self._compares = any(isinstance(node, AsOf) for node in analysed.nodes.values())
         self.made = 0
 
     def run(self, changes: Mapping[str, pa.Table], jobs: range, *, spans: Mapping[str, Spans]) -> Found:
         """Run the jobs of one drain, by a plan that fits or by a new one; raises as Spark does, `TooMuchState` and `TooMuchOutput`."""
         session = self._ready_session()
-        plan = next((plan for plan in self._plans if plan.fits(self._states, changes, spans)), None)
+        few = self._compares and sum(rows.num_rows for rows in changes.values()) <= _FEW
+        plan = next((plan for plan in self._plans if (few or not plan.few) and plan.fits(self._states, changes, spans)), None)
         if plan is None:
             last = next((plan for plan in reversed(self._plans) if plan.streams == changes.keys()), None)
             again = last is None or last.runs > 1  # as the last one of its kind did
             plan = PlannedDrain(
-                self._analysed, session, self._states, self._folder, self._streams, set(changes), jobs, spans, self._rows_max, serves_again=again
+                self._analysed, session, self._states, self._folder, self._streams, set(changes), jobs, spans, self._rows_max, serves_again=again, few=few
             )
             self.made += 1
         self._plans = [other for other in self._plans if other is not plan]
@@ -116,8 +121,9 @@ class PlannedDrain:
         rows_max: int | None = None,
         *,
         serves_again: bool = True,
+        few: bool = False,
     ) -> None:
-        self.streams = changed
+        self.streams, self.few = changed, few
         self._rows_max = rows_max
         self.runs = 0
         version = states.version
@@ -125,7 +131,7 @@ class PlannedDrain:
         self._paths = {name: folder / f"flow.{analysed.flow.name}-plan-{number}-{name}.parquet" for name in changed}
         try:
             inputs: dict[str, DataFrame | None] = {name: self._input(session, name, streams[name]) if name in changed else None for name in streams}
-            self._plan = Plan(analysed, session, inputs, Watched(states), jobs, Trusting(), reach="task", spans=spans, serves_again=serves_again)
+            self._plan = Plan(analysed, session, inputs, Watched(states), jobs, Trusting(), reach="task", spans=spans, serves_again=serves_again, few=few)
             with writing(session):
                 outputs = self._plan.build()
                 self._outputs = [output for output in outputs if output.follows is None]

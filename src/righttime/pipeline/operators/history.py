@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from righttime.pipeline.operators.current import all_pairs, current_pairs
 from righttime.pipeline.operators.join import BOTH, On, Sides, Take, Types
 from righttime.pipeline.operators.query import Query, names, quoted, spread
 from righttime.pipeline.operators.signed import JOB, RUNNING, WEIGHT, Parts, Signed, State, before, consolidated, touched
@@ -91,26 +92,37 @@ def _is_opaque(kind: DataType) -> bool:
 
 
 def as_of(
-    facts: Signed | None, versions: Signed | None, state: State, *, on: On, take: Take, types: Types, start: str, end: str
+    facts: Signed | None,
+    versions: Signed | None,
+    state: State,
+    *,
+    on: On,
+    take: Take,
+    types: Types,
+    start: str,
+    end: str,
+    few: bool = False,
 ) -> tuple[Signed | None, Parts]:
     """Return the changes of all facts with what the version in [start, end) at their `_since` gives, nulls of `types` where none was; parts `left`, `right`.
 
-    `_since` is among the facts' columns, and stays there. A key has at most one version at any time. One shuffle of the size of the changes.
+    `_since` is among the facts' columns, and stays there. A key has at most one version at any time. One shuffle of the size of the changes, and one of the
+    versions of their keys. With `few` changes each new fact is compared with all versions of its key: that takes a smaller plan, and the outcome is the same.
     """
     with Sides(facts, versions, state, on, take) as sides:
-        terms = [text for text in (_new_facts(sides, start, end), _old_facts(sides, start, end)) if text is not None]
+        terms = [text for text in (_new_facts(sides, on, start, end, few=few), _old_facts(sides, start, end)) if text is not None]
         return sides.or_null(" UNION ALL ".join(terms) if terms else None, types), sides.parts(BOTH, also=[start, end])
 
 
-def _new_facts(sides: Sides, start: str, end: str) -> str | None:
+def _new_facts(sides: Sides, on: On, start: str, end: str, *, few: bool) -> str | None:
     """Return new facts with all versions, old and new, of their time."""
     span = [f"unix_micros({quoted(start)}) AS __from", f"unix_micros({quoted(end)}) AS __to"]
     rights = [sides.narrow(sides.right_state, job="CAST(NULL AS BIGINT)", also=span), sides.narrow(sides.right, also=span)]
     there = [text for text in rights if text is not None]
     if sides.left is None or not there:
         return None
-    current = f" AND r.__from <= l.{SINCE} AND (r.__to IS NULL OR l.{SINCE} < r.__to)"
-    return sides.product(sides.left, f"({' UNION ALL '.join(there)})", sent="l", where=current)
+    if few:
+        return all_pairs(sides, sides.left, " UNION ALL ".join(there), since=SINCE)
+    return current_pairs(sides, sides.left, " UNION ALL ".join(there), on=on, since=SINCE)
 
 
 def _old_facts(sides: Sides, start: str, end: str) -> str | None:

@@ -83,6 +83,7 @@ class Sides:
         self.left_state, self.right_state = self._view(state.get(LEFT)), self._view(state.get(RIGHT))
         self.reach = farthest(side.reach for side in (left, right) if side is not None)
         self.columns: tuple[str, ...] = left.columns if left is not None else columns_of(state.get(LEFT))
+        self.taken = tuple(take.values())
         self.needed = tuple(dict.fromkeys([*(name for _, name in on), *take.values()]))
 
     def __enter__(self) -> Sides:
