@@ -97,6 +97,17 @@ def backend_of(parts: PostgresParts) -> int:
 # Opening
 
 
+def test_a_writer_may_be_opened_as_soon_as_the_one_before_was_killed(url: str, parts: PostgresParts, tmp_path: Path) -> None:
+    """The server takes a moment to end the session of a process that is gone, and it has the lock until then."""
+    pid = backend_of(parts)
+    with ThreadPoolExecutor(1) as pool:
+        opened = pool.submit(open_parts, url, tmp_path)
+        with psycopg.connect(url, autocommit=True) as other:
+            until(lambda: bool(other.execute("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted").fetchall()))
+            other.execute("SELECT pg_terminate_backend(%s)", (pid,))
+        opened.result(20).close()
+
+
 def test_a_second_writer_is_told_who_has_the_lock_and_readers_are_not_stopped(url: str, parts: PostgresParts, tmp_path: Path) -> None:
     """One writer at a time; the lock ends with its connection."""
     with pytest.raises(WarehouseLocked, match=rf"{backend_of(parts)} of the database server \(righttime \d+@"):
@@ -492,7 +503,7 @@ def test_a_commit_that_cannot_be_looked_up_is_unknown(url: str, parts: PostgresP
     """The server goes down while the writer waits to look: nobody says that nothing happened, and nobody goes on before it is found out."""
     number, time_us = committed_unheard(parts, 1)
     kill(other, backend_of(parts))
-    _lock(other, parts.address, wait=True)
+    _lock(other, parts.address)
     ending = threading.Thread(target=end_who_waits_for_the_lock, args=(url,))
     ending.start()
     with pytest.raises(CommitUnknown):
@@ -509,7 +520,7 @@ def test_a_commit_that_cannot_be_looked_up_is_unknown(url: str, parts: PostgresP
 def test_a_server_that_goes_down_while_the_writer_connects_again_is_out_of_reach(url: str, parts: PostgresParts, other: psycopg.Connection) -> None:
     """Nothing was under way, so it is an error that goes away by itself."""
     kill(other, backend_of(parts))
-    _lock(other, parts.address, wait=True)
+    _lock(other, parts.address)
     ending = threading.Thread(target=end_who_waits_for_the_lock, args=(url,))
     ending.start()
     with pytest.raises(DatabaseUnreachable):

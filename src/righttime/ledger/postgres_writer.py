@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 
 from righttime.errors import CommitFailed, CommitUnknown, DatabaseUnreachable, NotAWarehouse, RightTimeError, WarehouseClosed, WarehouseLocked, WriterLost
-from righttime.ledger.postgres_connect import Address, Connection, Query, connect, first_line, is_lost, run, translated
+from righttime.ledger.postgres_connect import Address, Connection, Query, connect, first_line, is_lost, run, set_up, translated
 from righttime.ledger.postgres_schema import check_ledger, create_ledger, place_tables
 from righttime.telemetry import get_log
 
@@ -26,6 +26,7 @@ log = get_log("writer")
 _State = tuple[int, int]
 """A state's number and time: another process may make one of the same number, but not at the same time."""
 
+_MOMENT_S = 0.5
 _LOCK_SPACE = 0x52544C31  # "RTL1": the first half of the advisory lock's key, the second stands for the ledger's schema
 
 
@@ -51,7 +52,10 @@ class PostgresWriter:
         """Take the writer lock, making the ledger first where `create` allows; raise `WarehouseLocked` naming the holder."""
         connection = connect(address)
         try:
-            _lock(connection, address, wait=False)
+            # The server ends the session of a process that was killed a moment later; whoever is started in its place need not fail for that.
+            set_up(connection, lock_wait_s=min(_MOMENT_S, address.lock_wait_s))
+            _lock(connection, address)
+            set_up(connection, lock_wait_s=address.lock_wait_s)
             if not check_ledger(connection, address):
                 if not create:
                     raise NotAWarehouse(path=address.name, reason=f"it has no schema {address.ledger!r}")
@@ -291,7 +295,7 @@ class PostgresWriter:
         # A network that drops a connection tells the server nothing: our old session would keep the lock for hours.
         _end_session(connection, self._session)
         try:
-            _lock(connection, self.address, wait=True)
+            _lock(connection, self.address)
         except WarehouseLocked:
             if _end_session(connection, self._session):
                 raise DatabaseUnreachable(path=self.address.name, reason="the session whose connection broke has not ended yet") from None
@@ -311,15 +315,12 @@ def lock_holder(connection: Connection, address: Address) -> tuple[int, str] | N
     return (int(found[0][0]), f"{found[0][1]} from {found[0][2]}".strip()) if found else None
 
 
-def _lock(connection: Connection, address: Address, *, wait: bool) -> None:
-    if wait:
-        try:
-            run(connection, "SELECT pg_advisory_lock(%s::int, %s::int)", (_LOCK_SPACE, _lock_key(address)))
-            return
-        except psycopg.errors.LockNotAvailable:
-            pass
-    elif run(connection, "SELECT pg_try_advisory_lock(%s::int, %s::int)", (_LOCK_SPACE, _lock_key(address)))[0][0]:
+def _lock(connection: Connection, address: Address) -> None:
+    try:
+        run(connection, "SELECT pg_advisory_lock(%s::int, %s::int)", (_LOCK_SPACE, _lock_key(address)))
         return
+    except psycopg.errors.LockNotAvailable:
+        pass
     pid, name = lock_holder(connection, address) or (0, "unknown")
     raise WarehouseLocked(path=address.name, pid=f"{pid} of the database server ({name})", host=address.name)
 
