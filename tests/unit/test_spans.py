@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from righttime.pipeline.flow import Flow, Step
 from righttime.pipeline.nodes import Join, Node, StreamNode
-from righttime.pipeline.spans import Span, Traced, can_meet, spans_of
+from righttime.pipeline.spans import Span, SpansAsked, Traced, can_meet, spans_of
 from righttime.pipeline.unique import Keys, can_carry, unique_keys
 
 LOW, HIGH = Span(((1, 3),), False), Span(((7, 9),), False)
@@ -29,11 +29,20 @@ def test_what_meets_is_never_left_out(kept: list[int | None], wanted: list[int |
 
 
 def test_old_rows_that_change_with_new_ones_meet_only_where_they_are() -> None:
-    """And not all that is between; of columns that nobody looks for values in only the ends are kept."""
+    """And not all that is between; of columns that nobody looks for values in nothing is known."""
     wanted = spans_of(pa.table({"k": [7, 300, 100_000, 100_001]}))
     for kept, meets in (([300], True), ([8, 299, 301, 99_999], False), ([100_002, 7], True), ([100_002, 6], False)):
-        assert can_meet(spans_of(pa.table({"k": kept}), apart=["k"]), wanted) is meets
-        assert can_meet(spans_of(pa.table({"k": kept}), apart=["other"]), wanted) or kept == [100_002], kept
+        rows = pa.table({"k": kept})
+        assert can_meet(spans_of(rows, ["k", "gone"]), wanted) is meets
+        assert spans_of(rows, ["other"]) == {}
+
+
+def test_the_spans_of_a_drain_are_looked_for_when_they_are_asked_for() -> None:
+    """They are the same; a column that has none has none however often it is asked for."""
+    rows = pa.table({"k": [1, 9], "d": [1.5, 2.5], "t": ["a", None]})
+    asked = SpansAsked(rows)
+    assert [asked.get(name) for name in ("k", "d", "d", "gone", "t")] == [spans_of(rows)["k"], None, None, None, spans_of(rows)["t"]]
+    assert dict(asked) == spans_of(rows) and len(asked) == 2
 
 
 def test_texts_are_compared_as_spark_does_and_other_types_are_not_known() -> None:

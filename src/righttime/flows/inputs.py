@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from righttime.flows.jobs import FlowJob
-from righttime.pipeline.spans import Spans, spans_of
+from righttime.pipeline.spans import Spans, SpansAsked
 from righttime.pipeline.spark import SparkOwner
 from righttime.queues.streams import Streams
 
@@ -49,7 +49,7 @@ def spans_in(jobs: Sequence[FlowJob]) -> dict[str, Spans]:
         for name, rows in job.inputs.items():
             if name not in unknown:
                 tables.setdefault(name, []).append(rows)
-    return {name: spans_of(pa.concat_tables(some)) for name, some in tables.items()}
+    return {name: SpansAsked(pa.concat_tables(some)) for name, some in tables.items()}
 
 
 @contextmanager

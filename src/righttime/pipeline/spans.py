@@ -10,13 +10,13 @@ change with them, it needs the files that these are in, and nothing in between.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from righttime.pipeline.nodes import Aggregate, Derive, Distinct, Expect, History, Join, Lookup, Node, Select, StreamNode, Union, Where
-from righttime.pipeline.stretches import APART_MAX, Stretches, meet, merged, stretches_of
+from righttime.pipeline.stretches import Stretches, meet, merged, stretches_of
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,40 @@ class Span:
 Spans = Mapping[str, Span]  # by column
 
 
-def spans_of(rows: pa.Table, *, apart: Collection[str] | None = None) -> dict[str, Span]:
-    """Return the spans of the columns that have whole numbers or short texts; those that are `apart`, all if it is not given, with their gaps."""
-    found = {}
-    for field in rows.schema:
-        kind = field.type
-        if pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            column = rows.column(field.name)
-            stretches = stretches_of(column, most=APART_MAX if apart is None or field.name in apart else 1)
-            if stretches is not None:
-                found[field.name] = Span(stretches, column.null_count > 0)
-    return found
+def spans_of(rows: pa.Table, columns: Iterable[str] | None = None) -> dict[str, Span]:
+    """Return the spans of these columns, or of all, as far as they are there and have whole numbers or short texts."""
+    names = rows.column_names if columns is None else [name for name in columns if name in rows.column_names]
+    found = {name: _span_of(rows.column(name)) for name in names}
+    return {name: span for name, span in found.items() if span is not None}
+
+
+def _span_of(column: pa.ChunkedArray) -> Span | None:
+    if not (pa.types.is_integer(column.type) or pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return None
+    stretches = stretches_of(column)
+    return None if stretches is None else Span(stretches, column.null_count > 0)
+
+
+class SpansAsked(Mapping[str, Span]):
+    """The spans of a table's columns, each looked for when it is asked for: of most nobody asks."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+        self._found: dict[str, Span | None] = {}
+
+    def __getitem__(self, name: str) -> Span:
+        if name not in self._found:
+            self._found[name] = spans_of(self._rows, [name]).get(name)
+        span = self._found[name]
+        if span is None:
+            raise KeyError(name)
+        return span
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(spans_of(self._rows))
+
+    def __len__(self) -> int:
+        return len(spans_of(self._rows))
 
 
 def can_meet(kept: Spans, wanted: Spans) -> bool:

@@ -51,9 +51,9 @@ class StateStore:
     def __init__(self, folder: Path, fingerprint: str, *, flow: str = "", anew: bool = False, sought: Sought | None = None) -> None:
         """Open the folder, or make it; remove what a crash left over. Raises `FlowChanged` if another declaration made it, unless `anew` clears it.
 
-        In which columns values are `sought`, it notes where those of each file lie; of others only the least and the greatest.
+        It notes where the values of each file lie, in the columns by which they are `sought`, or in all.
         """
-        self._folder, self._flow, self._sought = folder, flow, sought or {}
+        self._folder, self._flow, self._sought = folder, flow, sought
         self._lock, self._compacting = threading.RLock(), threading.Lock()
         self._retired: set[str] = set()
         self.version = 0  # another one whenever files come or go
@@ -228,9 +228,12 @@ class StateStore:
                 pq.write_table(with_nulls(some), path, write_page_checksum=True, **(_FEW if rows <= _FEW_ROWS else _MANY))
             else:
                 some.rename(path)
-            spans = spans_of(some, apart=self._sought.get(name[0], ())) if isinstance(some, pa.Table) else {}
+            spans = spans_of(some, self._sought_in(name[0])) if isinstance(some, pa.Table) else {}
             made.append(StateFile(str(path.relative_to(self._folder)), rows, takes_back, spans))
         return tuple(made)
+
+    def _sought_in(self, step: str) -> Iterable[str] | None:
+        return None if self._sought is None else self._sought.get(step, ())
 
     def _sync(self, written: Mapping[PartName, Sequence[StateFile]]) -> None:
         sync_files([self._folder / file.name for files in written.values() for file in files])

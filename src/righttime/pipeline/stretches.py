@@ -37,7 +37,7 @@ def stretches_of(column: pa.ChunkedArray, *, most: int = APART_MAX) -> Stretches
     if isinstance(least, str):
         return _of_texts(column, least, greatest, most)
     # As many numbers as values, or nearly: there is nothing to be found between them.
-    if most == 1 or len(column) > _NUMBERS_MAX or greatest - least < 2:
+    if len(column) > _NUMBERS_MAX or most == 1 or greatest - least < 2:
         return ((least, greatest),)
     return _of_numbers(np.sort(column.drop_null().to_numpy()), most)
 
