@@ -144,6 +144,22 @@ def test_a_cut_with_many_rows_is_parted_at_commits(three_rows: Stage) -> None:
     assert stage.engine is not None and stage.engine.drains == [[1], [2], [3], [4]]
 
 
+def test_no_more_changes_are_in_memory_than_the_next_drain_takes(three_rows: Stage) -> None:
+    """However many wait: behind a drain that is being computed the jobs of one more are prepared, the others when their turn has come."""
+    stage = three_rows
+    for k in range(30):
+        stage.insert(k, k)
+        stage.clock.advance(0.001)
+    stage.run(held=True)
+    assert stage.runner is not None and stage.engine is not None
+    asked, queue = stage.ask(), stage.runner._queue
+    until(stage.wh, lambda: len(queue.in_drain()) == 1 and any(job.inputs for job in queue.jobs()))
+    assert not threading.Event().wait(0.1)
+    assert [sum(rows.num_rows for rows in job.inputs.values()) for job in queue.jobs()] == [3, *[0] * 8]
+    stage.engine.gate.set()
+    assert asked.result(20) == {k: k for k in range(30)}
+
+
 def test_a_commit_is_never_parted(three_rows: Stage) -> None:
     """One of five rows is a job and a drain of its own, between what was committed before and after it."""
     stage = three_rows

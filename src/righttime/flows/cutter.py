@@ -76,9 +76,11 @@ class Cutter:
         return not self._queue.is_behind and self._schedule.due(self._with.catalyst.clock.monotonic_s())
 
     def next_arrived(self) -> FlowJob | None:
-        """Return the oldest job that is cut and not prepared, if everything up to its horizon has arrived."""
+        """Return the oldest job that is cut and not prepared, if everything up to its horizon has arrived, and the next drain has room for it."""
         job = self._queue.first_cut()
-        return job if job is not None and self._link.has_arrived(job.horizon_us) else None
+        if job is None or self._queue.rows_ready >= self._with.settings.drain_rows_max:  # else all that waits would be in memory at once
+            return None
+        return job if self._link.has_arrived(job.horizon_us) else None
 
     def _cut(self, cut_us: int, kind: JobKind) -> None:
         """Take everything up to `cut_us` into jobs; several if it is more than one drain may hold."""

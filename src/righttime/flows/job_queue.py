@@ -76,6 +76,12 @@ class JobQueue:
             return bool(self._waiting or self._ready)
 
     @property
+    def rows_ready(self) -> int:
+        """How many changes the prepared jobs have; they are in memory, or soon will be."""
+        with self._changed:
+            return sum(job.rows_in for job in self._ready)
+
+    @property
     def rows_unasked(self) -> float:
         """How many changes the prepared jobs have; beyond all bounds if somebody asked for one, or rows are to be tried again."""
         with self._changed:

@@ -172,8 +172,8 @@ class FlowRunner:
 
     def _drain_all(self) -> None:
         while (jobs := self._next_drain()) is not None:
-            if self._schedule.rows:
-                self._cutter.nudge()  # what waits may be cut from now on
+            if self._schedule.rows or self._queue.first_cut() is not None:
+                self._cutter.nudge()  # what waits may be cut from now on, and what is cut has room to be prepared
             now_s = self._with.catalyst.clock.monotonic_s
             for job in jobs:
                 job.marks["started"], job.jobs_in_drain = now_s(), len(jobs)
