@@ -20,6 +20,7 @@ from py4j.protocol import Py4JError
 
 from righttime.errors import FreshnessUnavailable
 from righttime.flows.jobs import FlowJob, fused
+from righttime.flows.schedule import Schedule
 from righttime.pipeline.careful import GROUP, DrainGivenUp, raise_if_given_up
 from tests.support.flow_stage import Stage, Turns
 from tests.support.plain_flow import run_plain, until
@@ -287,6 +288,39 @@ def test_a_flow_with_refresh_immediate_takes_each_commit_unasked(stage: Stage) -
         until(stage.wh, lambda: stage.published() == k + 1)  # noqa: B023 - called at once
     assert [(job.kind, job.rows_in) for job in stage.runner.reports()] == [("background", 1)] * 3
     assert stage.query(freshness="1 min") == {0: 0, 1: 1, 2: 2}
+
+
+def test_a_commit_that_comes_while_what_a_cut_left_is_counted_is_taken_unasked(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the last one for long: nothing that comes later counts it again."""
+    feed = stage.wh._flows("test").feed
+    count, late = feed.rows, [lambda: stage.insert(2, 2)]
+
+    def counted(streams: Sequence[str], after_us: int, *until_us: int) -> dict[str, int]:
+        found = count(streams, after_us, *until_us)
+        if not until_us and stage.runner is not None and stage.runner.queue() and late:
+            late.pop()()
+        return found
+
+    stage.runner, stage.engine = run_plain(stage.wh, {"t": "s"}, refresh="immediate")
+    monkeypatch.setattr(feed, "rows", counted)
+    stage.insert(1, 1)
+    until(stage.wh, lambda: stage.published() == 2)
+    assert not late and [job.rows_in for job in stage.runner.reports()] == [1, 1]
+
+
+def test_a_commit_that_comes_while_a_flow_starts_is_taken_unasked(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits was counted before, and the flow is told of commits from later on."""
+    flows = stage.wh._flows("test")
+    schedule = flows._schedule
+
+    def made(*given: Any) -> Schedule:
+        found = schedule(*given)
+        stage.insert(1, 1)
+        return found
+
+    monkeypatch.setattr(flows, "_schedule", made)
+    stage.runner, stage.engine = run_plain(stage.wh, {"t": "s"}, refresh="immediate")
+    until(stage.wh, lambda: stage.published() == 1)
 
 
 def test_a_flow_with_refresh_every_takes_what_has_come_in_each_interval(tmp_path: Path) -> None:

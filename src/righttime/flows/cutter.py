@@ -39,6 +39,7 @@ class Cutter:
             self._queue.cut(0, self._cut_us, "background", catalyst.clock.monotonic_s(), rebuild=True)
             for cut_us in wanted:
                 self._cut(cut_us, "query")
+        self._schedule.count(self._waiting)  # also what came before we were told of it
         while not self._queue.stopping:
             self._count_tapped()
             timeout_s = _ROUND_S if self._queue.is_behind else min(self._schedule.wait_s(catalyst.clock.monotonic_s()), _ROUND_S)
@@ -68,8 +69,12 @@ class Cutter:
         """Count what waits anew where streams are of tables: it is told when it is pulled, which may be after its job was cut."""
         waiting = self._with.taps.waiting(self._streams, self._cut_us)
         if waiting is not None:
-            self._schedule.count(waiting + sum(self._with.feed.rows(self._streams, self._cut_us).values()))
+            self._schedule.count(lambda: waiting + self._waiting())
             self._end_patience()
+
+    def _waiting(self) -> int:
+        """Return how many changes streams have that no job has taken."""
+        return sum(self._with.feed.rows(self._streams, self._cut_us).values())
 
     def _is_due(self) -> bool:
         """Tell whether to cut a job that no query asked for."""
@@ -92,7 +97,7 @@ class Cutter:
                 now_s = self._with.catalyst.clock.monotonic_s()
                 self._queue.cut(self._cut_us, horizon_us, kind if horizon_us == cut_us else "background", now_s)
             self._cut_us = horizon_us
-        self._schedule.cut(sum(self._with.feed.rows(self._streams, self._cut_us).values()), self._with.catalyst.clock.monotonic_s())
+        self._schedule.cut(self._waiting, self._with.catalyst.clock.monotonic_s())
 
     def _prepare(self, job: FlowJob) -> None:
         feed = self._with.feed

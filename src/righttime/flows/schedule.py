@@ -6,6 +6,7 @@ Promise: pure but for its own counts, which one lock guards; no clock.
 """
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 _FOREVER_S = 3600.0
@@ -31,6 +32,7 @@ class Schedule:
         self._triggers = triggers
         self._lock = threading.Lock()
         self._rows = rows
+        self._told = 0
         self._last_cut_s = now_s
         self._last_asked_s = now_s
 
@@ -42,11 +44,15 @@ class Schedule:
     def changed(self, rows: int) -> None:
         with self._lock:
             self._rows += rows
+            self._told += rows
 
-    def count(self, rows: int) -> None:
-        """Take over a count of all changes that no job has taken."""
+    def count(self, waiting: Callable[[], int]) -> None:
+        """Count all changes that no job has taken anew. Those that come meanwhile may count twice; left out, they would wait until others come."""
         with self._lock:
-            self._rows = rows
+            told = self._told
+        rows = waiting()
+        with self._lock:
+            self._rows = rows + self._told - told
 
     def urgent(self, rows: int) -> bool:
         """Tell whether so many changes make a cut due, whatever the time is."""
@@ -61,9 +67,10 @@ class Schedule:
         with self._lock:
             self._last_asked_s = now_s
 
-    def cut(self, rows_left: int, now_s: float) -> None:
+    def cut(self, waiting: Callable[[], int], now_s: float) -> None:
+        """Note that a cut was made, and count what it has left, as `count` does."""
+        self.count(waiting)
         with self._lock:
-            self._rows = rows_left
             self._last_cut_s = now_s
 
     def due(self, now_s: float) -> bool:
