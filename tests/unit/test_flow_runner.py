@@ -429,6 +429,31 @@ def test_a_source_that_has_delivered_nothing_yet_is_waited_for(tmp_path: Path) -
         stage.close()
 
 
+def test_a_flow_whose_source_is_behind_is_at_no_moment_taken_for_fresh_when_it_is_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its target is what the source had told up to 2 s. Whoever asks at 10 s is refused, also while the flow begins to read its stream."""
+    stage = Stage(tmp_path / "wh", times="source")
+    try:
+        stage.clock.set(2.0)
+        stage.insert(1, 10, 2.0)
+        stage.run()
+        assert stage.query() == {1: 10} and stage.runner is not None
+        stage.runner.stop()
+        stage.clock.set(10.0)
+        streams, asked = stage.wh._flows("test").feed.streams, list[BaseException | None]()
+        mark_of, main = streams.watermark_us, threading.current_thread()
+
+        def asked_meanwhile(name: str) -> int | None:
+            if threading.current_thread() is main:
+                asked.append(stage.ask(wait="0s").exception(20))
+            return mark_of(name)
+
+        monkeypatch.setattr(streams, "watermark_us", asked_meanwhile)
+        stage.run()
+        assert asked and all(isinstance(error, FreshnessUnavailable) for error in asked)
+    finally:
+        stage.close()
+
+
 def test_a_late_answer_over_a_flow_and_a_dead_producer_has_one_cut_for_both(stage: Stage) -> None:
     """The flow is asked too, and its stream is not said to be inside where it is not."""
     stage.run()

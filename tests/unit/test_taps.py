@@ -1,7 +1,7 @@
 """Taps on the real catalyst, the real mover and the real runner: what a flow over a table sees, when, and what happens where producers or disks fail."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -194,6 +194,45 @@ def test_a_producer_that_does_not_answer_leaves_the_job_waiting(stage: Stage) ->
     deliver()
     assert stage.rows("copy") == {1: 10, 2: 20, 3: 30}
     engine.catalyst.close_link(link)
+
+
+def test_what_was_told_of_one_stream_takes_nothing_back_that_was_pulled_of_another(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flow over a table and a stream: an append to the stream is noted while the table is pulled for a query, which waits for nothing else."""
+    stage.wh.create_table("other", COLUMNS, keys=["k"])
+    stage.wh.create_stream("s", COLUMNS, keys=["k"])
+    stage.wh.tap("orders")
+    stage.runner, _ = run_plain(stage.wh, {"copy": "orders", "other": "s"})
+    stage.insert(1, 1)
+    flows, read, pulled = stage.wh._flows("test"), threading.Event(), threading.Event()
+    mark_of, pull_for = flows.feed.streams.watermark_us, flows.taps.pull_for
+    feeder = threading.Thread(target=lambda: stage.wh.stream("s").insert([{"k": 2, "v": 2}]))
+
+    def slowly(name: str) -> int | None:
+        mark_us = mark_of(name)
+        if threading.current_thread() is feeder and name == "orders":
+            read.set()
+            pulled.wait(1)
+        return mark_us
+
+    def and_noted(streams: Collection[str], up_to_us: int) -> str:
+        hindrance = pull_for(streams, up_to_us)
+        if read.is_set():
+            pulled.set()
+            feeder.join(20)
+        return hindrance
+
+    monkeypatch.setattr(flows.feed.streams, "watermark_us", slowly)
+    monkeypatch.setattr(flows.taps, "pull_for", and_noted)
+    feeder.start()
+    assert read.wait(20)
+    stage.clock.advance(1)
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(stage.rows, "copy")
+        try:
+            assert asked.result(10) == {1: 1}
+        finally:
+            stage.runner.stop()  # or it would wait for ever: the time is the test's
+            feeder.join(20)
 
 
 def test_the_table_of_a_flow_is_not_tapped(stage: Stage) -> None:

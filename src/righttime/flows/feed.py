@@ -5,6 +5,7 @@ Out: commit times for them; for the flows that read them, the oldest change that
 Promise: a change is known to every flow that reads its stream before any query can choose a cut at or after its commit time.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,6 +16,8 @@ from righttime.queues.streams import Streams
 from righttime.settings import Settings
 
 FOREVER_US = 2**62
+_Marks = tuple[tuple[int, str] | None, int | None]
+"""Up to when the source that is farthest behind has delivered, with its stream, and up to when streams of tables have what happened to them."""
 
 
 class Feed:
@@ -24,6 +27,7 @@ class Feed:
         self, catalyst: Catalyst, folder: Path, *, settings: Settings, kind_of: Callable[[str], str | None], declarations: AbstractContextManager[object]
     ) -> None:
         self._catalyst = catalyst
+        self._arriving = threading.RLock()  # before the locks of streams and of the catalyst: what was read of streams first is noted first
         self._readers: dict[str, dict[str, Maintainer]] = {}
         self._told: dict[str, Callable[[int], None]] = {}
         self.streams = Streams(folder, settings=settings, issue=self._issue, now_us=catalyst.clock.now_us, kind_of=kind_of, declarations=declarations)
@@ -36,31 +40,32 @@ class Feed:
 
     def read_by(self, link: Maintainer, streams: Sequence[str], *, after_us: int) -> None:
         """Let a flow know of everything in these streams that came after `after_us`, from now on."""
-        with self._catalyst.lock:
-            for readers in self._readers.values():
-                readers.pop(link.source, None)
-            for name in streams:
-                self._readers.setdefault(name, {})[link.source] = link
-        # Registered first: what is appended meanwhile is noted twice, never not at all.
-        backlog_us = max((last.time_us for name in streams if (last := self.streams.cut(name, FOREVER_US).last) is not None), default=0)
-        firsts = [self.first_after(streams, max(link.horizon_us, after_us))]
-        tolerances = [self.streams.schema(name).tolerance_us or 0 for name in streams if self._has_source(name)]
-        tables = {self.streams.schema(name).table for name in streams}
-        with self._catalyst.lock:
-            for table, tapped in self._catalyst.tapped.items():
-                tapped.followers.pop(link.source, None)
-                if table in tables:
-                    tapped.followers[link.source] = link.change
-                    backlog_us = max(backlog_us, tapped.newest_us)
-                    firsts.append(tapped.first_after(max(link.horizon_us, after_us)))
-            link.horizon_us = max(link.horizon_us, after_us)
-            # What the streams that it read before had, and was not published, is lacking all the same.
-            link.backlog_from_us = min((time_us for time_us in (link.pending_us, *firsts) if time_us is not None), default=0)
-            link.backlog_us = max(link.backlog_us, backlog_us)
-            link.tolerance_us = min(tolerances, default=0)
-            link.arrived_us = link.pulled_us = None  # of these streams; what others had says nothing
-            link.refresh()
-        self._arrive([link])
+        with self._arriving:
+            with self._catalyst.lock:
+                for readers in self._readers.values():
+                    readers.pop(link.source, None)
+                for name in streams:
+                    self._readers.setdefault(name, {})[link.source] = link
+            # Registered first: what is appended meanwhile is noted twice, never not at all.
+            backlog_us = max((last.time_us for name in streams if (last := self.streams.cut(name, FOREVER_US).last) is not None), default=0)
+            firsts = [self.first_after(streams, max(link.horizon_us, after_us))]
+            tolerances = [self.streams.schema(name).tolerance_us or 0 for name in streams if self._has_source(name)]
+            tables, marks = {self.streams.schema(name).table for name in streams}, self._marks(streams)
+            with self._catalyst.lock:
+                for table, tapped in self._catalyst.tapped.items():
+                    tapped.followers.pop(link.source, None)
+                    if table in tables:
+                        tapped.followers[link.source] = link.change
+                        backlog_us = max(backlog_us, tapped.newest_us)
+                        firsts.append(tapped.first_after(max(link.horizon_us, after_us)))
+                link.horizon_us = max(link.horizon_us, after_us)
+                # What the streams that it read before had, and was not published, is lacking all the same.
+                link.backlog_from_us = min((time_us for time_us in (link.pending_us, *firsts) if time_us is not None), default=0)
+                link.backlog_us = max(link.backlog_us, backlog_us)
+                link.tolerance_us = min(tolerances, default=0)
+                link.arrived_us = None  # of other streams, which says nothing of these; but never is it as if they had everything
+                self._note(link, marks)
+                link.refresh()
 
     def tell(self, source: str, told: Callable[[int], None]) -> None:
         """Have a runner told of rows that come to its streams, after they can be read."""
@@ -114,16 +119,25 @@ class Feed:
     def _arrive(self, links: Sequence[Maintainer]) -> None:
         """Bring flows up to date on what has arrived. Streams have their own lock, which comes before the catalyst's."""
         for link in links:
-            with self._catalyst.lock:
-                mine = [name for name, readers in self._readers.items() if link.source in readers]
-            arrived = min(((self.streams.watermark_us(name) or 0, name) for name in mine if self._has_source(name)), default=None)
-            pulled_us = min((self.streams.watermark_us(name) or 0 for name in mine if self.streams.schema(name).table is not None), default=None)
-            if arrived is not None or pulled_us is not None:
+            with self._arriving:
                 with self._catalyst.lock:
-                    link.pulled_us = pulled_us
-                    if arrived is not None:
-                        link.arrive(*arrived)
-                    self._catalyst.arrivals.notify_all()
+                    mine = [name for name, readers in self._readers.items() if link.source in readers]
+                marks = self._marks(mine)
+                with self._catalyst.lock:
+                    self._note(link, marks)
+
+    def _marks(self, streams: Iterable[str]) -> _Marks:
+        sources = [(self.streams.watermark_us(name) or 0, name) for name in streams if self._has_source(name)]
+        tapped = [self.streams.watermark_us(name) or 0 for name in streams if self.streams.schema(name).table is not None]
+        return min(sources, default=None), min(tapped, default=None)
+
+    def _note(self, link: Maintainer, marks: _Marks) -> None:
+        """Note up to when the streams of a flow are here; the caller has the catalyst's lock."""
+        arrived, link.pulled_us = marks
+        if arrived is not None:
+            link.arrive(*arrived)
+        if marks != (None, None):
+            self._catalyst.arrivals.notify_all()
 
     def _has_source(self, stream: str) -> bool:
         """Tell whether a stream is complete only when its source says so; what happens to tables is known here at once."""
