@@ -165,7 +165,7 @@ def run_plain(
         engine=engine,
         content=lambda table, anew: TargetContent(parts.schemas[table], parts.images, parts.settings, anew=anew),
         make_room=lambda table, nbytes: parts.room.make(parts.schemas[table], nbytes),
-        relieve=lambda link: None,
+        relieve=lambda link: flows._relieve(link, engine),
         rebuilt=lambda horizon_us: flows.attention.rebuilt(f"flow.{name}", generation, horizon_us),
         settings=parts.settings,
         cores=2,

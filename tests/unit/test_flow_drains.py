@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from errno import ENOSPC
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,51 @@ def test_a_commit_is_never_parted(three_rows: Stage) -> None:
     assert stage.query() == {k: k for k in range(7)}
     until(stage.wh, lambda: stage.published() == 3)
     assert [job.rows_in for job in stage.runner.reports()] == [1, 5, 1]
+
+
+# -- what its jobs leave in memory -----------------------------------------------------------------------------------
+
+
+def test_jobs_of_one_drain_are_stored_one_by_one_where_memory_cannot_hold_them_together(tmp_path: Path) -> None:
+    """The keys of a hundred changed rows take 2,000 bytes: two jobs more than fill what a table may hold, and neither they nor the next wait for room."""
+    with opened(tmp_path, operations_bytes_max=3000, full_wait_s=0) as stage:
+        assert [set(answer.values()) for answer in updated_together(stage, 4)] == [{0}, {1}, {2}, {3}, {4}]
+        assert stage.engine is not None and stage.engine.drains == [[1], [2], [3, 4, 5]]
+
+
+def test_a_flow_goes_on_where_its_targets_cannot_be_stored_for_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was published is in memory and in the streams; it is stored after a later job."""
+    with opened(tmp_path, operations_bytes_max=5000) as stage:
+        store = stage.wh._writer("test").mover._store
+        commit, errors = store.commit, [OSError(ENOSPC, "No space left on device")]
+
+        def full(*given: Any, **options: Any) -> int:
+            if errors:
+                raise errors.pop()
+            return commit(*given, **options)
+
+        monkeypatch.setattr(store, "commit", full)
+        assert [set(answer.values()) for answer in updated_together(stage, 3)] == [{0}, {1}, {2}, {3}]
+        assert not errors and stage.runner is not None and stage.runner.running
+        assert stage.wh.status().tables[0].rows_stored == 100
+
+
+def updated_together(stage: Stage, times: int) -> list[dict[int, int]]:
+    """Change all of a hundred rows several times and ask each time; all but the first wait for one drain. Returns what was there before, and the answers."""
+    stage.wh.stream("s").insert([{"k": k, "v": 0} for k in range(100)])
+    stage.run()
+    stage.clock.advance(1)
+    answers = [stage.query()]
+    assert stage.engine is not None and stage.runner is not None
+    stage.engine.gate.clear()
+    asked, queue = [], stage.runner._queue
+    for v in range(1, times + 1):
+        stage.wh.stream("s").update([{"k": k, "v": v} for k in range(100)])
+        stage.clock.advance(1)
+        asked.append(stage.ask())
+        until(stage.wh, lambda: queue.unpublished == len(asked) and len(queue.in_drain()) == 1)
+    stage.engine.gate.set()
+    return answers + [query.result(20) for query in asked]
 
 
 # -- a drain that is given up ----------------------------------------------------------------------------------------

@@ -283,12 +283,23 @@ class FlowRunner:
 
     def _publish_all(self) -> None:
         while (done := self._queue.await_drained()) is not None:
-            for job in done[0]:
+            for place, job in enumerate(done[0]):
+                if place:
+                    self._relieve()  # the jobs of one drain may be too much for memory together
                 self._publish(job, done[1])
             if not isinstance(done[1], Rebuilt):
                 done[1].close()
             self._queue.all_published()
+            self._relieve()
+
+    def _relieve(self) -> None:
+        """Store and sum up what has grown large. What cannot be done now is done after a later job; what has no room until then says so."""
+        try:
             self._with.relieve(self.link)
+        except RightTimeError as error:
+            if not error.retryable:
+                raise
+            log.warning("flow.not_relieved", flow=self.link.source, code=error.code, error=str(error))
 
     def _publish(self, job: FlowJob, drained: Drained | Rebuilt) -> None:
         self._queue.publishing(job)
