@@ -828,6 +828,22 @@ def test_one_run_after_the_other_begins_when_the_one_before_is_published(stage: 
     assert stage.engine.drains == [[1], [2]]
 
 
+def test_who_holds_a_run_that_has_ended_does_not_stop_the_next_one(stage: Stage) -> None:
+    """As the block does in which a flow failed, or was stopped, and was run again."""
+    flows, handles = stage.wh._flows("test"), []
+    for _ in range(2):
+        stage.run()
+        assert stage.runner is not None
+        flows.runners["plain"] = stage.runner
+        handles.append(RunningFlow(flows, stage.runner))
+        if len(handles) == 1:
+            handles[0].stop()
+    handles[0].stop()
+    assert [handle.running for handle in handles] == [False, True]
+    handles[1].stop()
+    assert not handles[1].running
+
+
 def test_a_flow_begins_again_only_when_the_run_before_has_ended(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped in one thread and run in another: two runners would take each other's state away."""
     stage.run()

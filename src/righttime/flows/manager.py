@@ -294,11 +294,11 @@ class Flows:
         """Return how each flow is, running or not."""
         return self._overview.status()
 
-    def stop(self, name: str) -> None:
-        """Stop a flow; its targets stay as they are."""
+    def stop(self, name: str, started: FlowRunner | None = None) -> None:
+        """Stop a flow, or one run of it, unless it was started anew since; its targets stay as they are."""
         # It is known until its threads have ended, and nobody runs it meanwhile: two runners would take each other's state away.
         with self._lock:
-            if (runner := self.runners.get(name)) is not None:
+            if (runner := self.runners.get(name)) is not None and started in (None, runner):
                 runner.stop()
                 del self.runners[name]
                 if not runner.await_rebuilt(0) and (entry := self.catalogue.entry(name)) is not None:

@@ -62,8 +62,8 @@ class RunningFlow:
         return self._runner.replay(ids, wait_s=_WAIT_S if wait_s is None else wait_s, still_s=still_s)
 
     def stop(self) -> None:
-        """Stop after the drain under way."""
-        self._flows.stop(self.name)
+        """Stop after the drain under way; if the flow was run again since, that run goes on."""
+        self._flows.stop(self.name, self._runner)
 
     def __enter__(self) -> "RunningFlow":
         return self
