@@ -145,11 +145,15 @@ def run_plain(
     rebuild: bool = False,
     factor: int = 1,
     held: bool = False,
+    relieved: bool = False,
     name: str = "plain",
     refresh: str | None = None,
     kind: "type[PlainEngine] | None" = None,
 ) -> tuple[FlowRunner, PlainEngine]:
-    """Maintain tables that are copies of streams; call `runner.stop()` before the warehouse is closed. With `refresh`, as a flow declared so is scheduled."""
+    """Maintain tables that are copies of streams; call `runner.stop()` before the warehouse is closed. With `refresh`, as a flow declared so is scheduled.
+
+    Targets that grow large are stored if it is `relieved`.
+    """
     flows, parts = wh._flows("test"), wh._writer("test")
     engine = (kind or PlainEngine)(targets, keys, factor=factor)
     if held:
@@ -164,8 +168,8 @@ def run_plain(
         taps=flows.taps,
         engine=engine,
         content=lambda table, anew: TargetContent(parts.schemas[table], parts.images, parts.settings, anew=anew),
-        make_room=lambda table, nbytes: parts.room.make(parts.schemas[table], nbytes),
-        relieve=lambda link: flows._relieve(link, engine),
+        make_room=lambda table, nbytes, wait_s: parts.room.make(parts.schemas[table], nbytes, wait_s=wait_s),
+        relieve=lambda link: flows._relieve(link, engine) if relieved else None,
         rebuilt=lambda horizon_us: flows.attention.rebuilt(f"flow.{name}", generation, horizon_us),
         settings=parts.settings,
         cores=2,

@@ -7,8 +7,8 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
+from concurrent.futures import Future, wait
+from contextlib import ExitStack, contextmanager
 from errno import ENOSPC
 from itertools import accumulate
 from pathlib import Path
@@ -186,6 +186,24 @@ def test_jobs_of_one_drain_are_stored_one_by_one_where_memory_cannot_hold_them_t
         assert stage.engine is not None and stage.engine.drains == [[1], [2], [3, 4, 5]]
 
 
+def test_a_flow_stores_its_targets_when_no_query_keeps_it_from_that_any_more(tmp_path: Path) -> None:
+    """One waits for a source, and has a cut: nothing later is stored. When it has given up, what the flow has is stored, and the next job published."""
+    with opened(tmp_path, operations_bytes_max=3000) as stage, ExitStack() as waiting:
+        catalyst = stage.wh._writer("test").catalyst
+        stage.clock.advance(1)
+        waiting.enter_context(catalyst.admitted(["t"])).cut_us = catalyst.authority.read_us()
+        answered = stage.pool.submit(updated_together, stage, 3)
+        until(stage.wh, lambda: catalyst.table("t").bytes_operations == 4000)
+        waiting.close()
+        for _ in range(12):  # seconds; after ten it would give up
+            if not answered.done():
+                stage.clock.advance(1)
+                with catalyst.lock:
+                    catalyst.space.notify_all()
+                wait([answered], 0.3)
+        assert [set(answer.values()) for answer in answered.result(20)] == [{0}, {1}, {2}, {3}]
+
+
 def test_a_flow_goes_on_where_its_targets_cannot_be_stored_for_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was published is in memory and in the streams; it is stored after a later job."""
     with opened(tmp_path, operations_bytes_max=5000) as stage:
@@ -206,7 +224,7 @@ def test_a_flow_goes_on_where_its_targets_cannot_be_stored_for_a_moment(tmp_path
 def updated_together(stage: Stage, times: int) -> list[dict[int, int]]:
     """Change all of a hundred rows several times and ask each time; all but the first wait for one drain. Returns what was there before, and the answers."""
     stage.wh.stream("s").insert([{"k": k, "v": 0} for k in range(100)])
-    stage.run()
+    stage.run(relieved=True)
     stage.clock.advance(1)
     answers = [stage.query()]
     assert stage.engine is not None and stage.runner is not None

@@ -27,10 +27,10 @@ class Room:
         self._images = images
         self._settings = settings
 
-    def make(self, table: TableSchema, nbytes: int) -> None:
+    def make(self, table: TableSchema, nbytes: int, *, wait_s: float | None = None) -> None:
         """Return when `nbytes` more fit into the table's memory, after freeing and spilling; wait, then raise CatalystFull."""
         bound, catalyst = self._settings.memory_bytes_max, self._catalyst
-        deadline_s = catalyst.clock.monotonic_s() + self._settings.full_wait_s
+        deadline_s = catalyst.clock.monotonic_s() + (self._settings.full_wait_s if wait_s is None else wait_s)
         with catalyst.lock:
             memory = catalyst.table(table.name)
             self._await_operations(memory, deadline_s)

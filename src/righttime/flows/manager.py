@@ -25,7 +25,7 @@ from righttime.flows.content import TargetContent
 from righttime.flows.engine import DrainEngine
 from righttime.flows.explain import Explanation
 from righttime.flows.feed import Feed
-from righttime.flows.jobs import FlowStatus
+from righttime.flows.jobs import Engine, FlowStatus
 from righttime.flows.letters import letters_table
 from righttime.flows.names import refuse_tables, refuse_taken
 from righttime.flows.overview import Overview
@@ -228,14 +228,14 @@ class Flows:
             taps=self.taps,
             engine=engine,
             content=lambda table, anew: TargetContent(parts.schemas[table], parts.images, parts.settings, anew=anew),
-            make_room=lambda table, nbytes: parts.room.make(parts.schemas[table], nbytes),
+            make_room=lambda table, nbytes, wait_s: parts.room.make(parts.schemas[table], nbytes, wait_s=wait_s),
             relieve=lambda link: self._relieve(link, engine),
             rebuilt=lambda horizon_us: self.attention.rebuilt(source, generation, horizon_us),
             settings=parts.settings,
             cores=parts.spark.session().sparkContext.defaultParallelism,
         )
 
-    def _relieve(self, link: Maintainer, engine: DrainEngine) -> None:
+    def _relieve(self, link: Maintainer, engine: Engine) -> None:
         """Store targets in bulk before their changes fill the memory, and sum up state once it is in many files."""
         settings = self._parts.settings
         with self._parts.catalyst.lock:

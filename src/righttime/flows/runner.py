@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from righttime.catalyst.maintainer import HOW_TO_TELL, Maintainer
 from righttime.changes.faults import CrashPoint, reach
-from righttime.errors import RightTimeError
+from righttime.errors import CatalystFull, RightTimeError
 from righttime.errors.flows import ExpectationFailed, FlowFailed, KeyTwice, LookupFailed, ReplayUnfinished, UnknownFlowLetter
 from righttime.flows.content import TargetContent
 from righttime.flows.cutter import Cutter
@@ -306,7 +306,7 @@ class FlowRunner:
         contents = drained.contents if isinstance(drained, Rebuilt) else self._contents(job, drained)
         content = {table: made.parts() for table, made in contents.items()}
         for table, made in contents.items():
-            self._with.make_room(table, made.memory_bytes)
+            self._make_room(table, made.memory_bytes)
         reach(CrashPoint.JOB_STAGED)
         catalyst = self._with.catalyst
         with catalyst.lock:
@@ -328,6 +328,20 @@ class FlowRunner:
             METRICS.counter("righttime_flow_unmet_total", description="Rows that did not meet an expectation.").inc(
                 rows, flow=self.link.source, expectation=name
             )
+
+    def _make_room(self, table: str, nbytes: int) -> None:
+        """Return when so many bytes more fit into a target's memory. A query that waits for another flow may keep it from being stored, so that is tried
+        again."""
+        now_s = self._with.catalyst.clock.monotonic_s
+        until_s = now_s() + self._with.settings.full_wait_s
+        while True:
+            left_s = until_s - now_s()
+            try:
+                return self._with.make_room(table, nbytes, max(min(left_s, _ROUND_S), 0.0))
+            except CatalystFull:
+                if left_s <= 0 or self._queue.stopping:
+                    raise
+                self._relieve()
 
     def _contents(self, job: FlowJob, drained: Drained) -> dict[str, TargetContent]:
         contents: dict[str, TargetContent] = {}
