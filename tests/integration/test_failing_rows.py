@@ -1,6 +1,8 @@
 """Rows that fail do so in every drain alike, however Spark plans it; what came and went within a job was never there."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -63,6 +65,25 @@ def test_rows_with_structs_go_beside_rows_that_fail(child: SparkSession) -> None
 
     assert bench.drain(2)[0]["t"] == [{"id": 2, "x": {"id": 2, "b": 1}}]
     assert len(dead_letters(bench.results)) == 1
+
+
+def test_bytes_that_are_no_text_are_told_apart_and_not_stored(child: SparkSession, spark_owner: SparkOwner, tmp_path: Path) -> None:
+    """Spark makes a text of any bytes. Kept rows are found by it as by any other; a line that has one in its key is a dead letter until it goes."""
+    flow = Flow("texts")
+    texts = flow.stream("s").select("id", t="cast(x AS STRING)")
+    texts.aggregate(by="t", n="count(*)").into("t", keys=["t"])
+    texts.join(texts.select("t", other="id"), on="t").select("id", "other").into("pairs", keys=["id", "other"])
+    tables = {"t": ("t STRING, n BIGINT", ["t"]), "pairs": ("id INT, other INT", ["id", "other"])}
+    bench = Bench(flow, child, streams={"s": ("id INT, x BINARY", ["id"])}, tables=tables, planned=(spark_owner, tmp_path))
+    bench.put("s", 1, {"id": 1, "x": b"\xff"}, {"id": 2, "x": b"ok"})
+    bench.put("s", 2, {"id": 3, "x": b"\xff"}, {"id": 4, "x": b"\xfe"})
+    bench.take("s", 3, {"id": 1}, {"id": 3})
+
+    assert [len(bench.drain(horizon)[0]["pairs"]) for horizon in (1, 2, 3)] == [2, 6, 2]
+    assert bench.rows("t") == [{"t": "ok", "n": 1}]
+    letters = [(letter["job"], letter["weight"], json.loads(letter["row"])) for letter in dead_letters(bench.results)]
+    once, twice, other = ({"t": text, "n": count} for text, count in (("\\xff", 1), ("\\xff", 2), ("\\xfe", 1)))
+    assert sorted(letters, key=str) == [(1, 1, once), (2, 1, other), (2, 1, twice), (3, -1, {"t": "\\xff", "n": None})]
 
 
 @pytest.mark.parametrize("mended", ["updated", "deleted"])

@@ -14,6 +14,8 @@ import righttime as rt
 from righttime.errors import BadSetting, CatalystFull, NotAWarehouse, RightTimeError, WarehouseNewer
 from righttime.ledger.database import LEDGER_FILE
 
+NO_TEXT = pa.array([b"\xff\xfe"]).view(pa.string())
+
 
 @pytest.fixture
 def wh(tmp_path: Path) -> Iterator[rt.Warehouse]:
@@ -328,6 +330,9 @@ def test_wrong_kinds_of_arguments_are_coded_errors_too(wh: rt.Warehouse) -> None
         ("TIMESTAMP", pa.array([5])),
         ("ARRAY<INT>", pa.array([[1.5]])),
         ("STRUCT<x: INT>", pa.array([{"x": 1, "y": 2}])),
+        ("STRING", NO_TEXT),
+        ("STRING", NO_TEXT.cast(pa.dictionary(pa.int8(), pa.string()))),
+        ("ARRAY<STRUCT<x: STRING>>", pa.ListArray.from_arrays([0, 1], pa.StructArray.from_arrays([NO_TEXT], ["x"]))),
     ],
 )
 def test_no_arrow_column_is_cut_to_fit(wh: rt.Warehouse, ddl: str, column: pa.Array) -> None:

@@ -79,6 +79,16 @@ def test_what_is_too_much_or_too_long_to_be_parted_is_one_stretch(monkeypatch: p
     assert stretches_of(column(["a", "e", "i"], pa.string())) == (("a", "i"),)
 
 
+def test_bytes_that_are_no_text_are_held_by_what_is_around_them() -> None:
+    """Spark takes any bytes for a text, in the order of bytes; Python has no words for where they lie."""
+
+    def no_text(*values: bytes) -> pa.ChunkedArray:
+        return pa.chunked_array([pa.array(values, pa.binary()).view(pa.string())])
+
+    assert stretches_of(no_text(b"a", b"b\xff", b"c")) == (("a", "c"),)
+    assert stretches_of(no_text(b"a", b"\xff\xfe")) is None
+
+
 @given(st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=5), min_size=1, max_size=5), st.integers(1, 6))
 def test_stretches_that_are_put_together_hold_what_each_holds(some: list[list[int]], most: int) -> None:
     """Also where they overlap, and where there are too many of them."""

@@ -113,6 +113,7 @@ class RowEncoder:
             if column is None or (field.type == pa.float32() and _infinities(column) != _infinities(given)):
                 raise WrongType(table=self.table.name, column=field.name, value=f"a column of {given.type}", expected=f"{format_type(field)} without loss")
         self._refuse_nulls(field, column.null_count)
+        self._refuse_bytes(field, column)
         self._refuse_texts(field, column)
         if any(inner_nulls(chunk) for chunk in column.chunks):
             raise NullNotAllowed(table=self.table.name, column=field.name, why="declared NOT NULL inside")
@@ -168,6 +169,14 @@ class RowEncoder:
             except (pa.ArrowException, OverflowError, TypeError, ValueError, UnicodeError):
                 return WrongType(table=self.table.name, column=field.name, value=f"{_shown(value)} in row {number}", expected=format_type(field))
         return WrongType(table=self.table.name, column=field.name, value=str(error), expected=format_type(field))
+
+    def _refuse_bytes(self, field: pa.Field, given: pa.ChunkedArray) -> None:
+        """Refuse bytes that only their type calls a text: they could be neither compared nor shown. Python's own texts are always texts."""
+        if pa.types.is_string(field.type) or pa.types.is_nested(field.type):
+            try:
+                given.validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise WrongType(table=self.table.name, column=field.name, value="a text that is not in UTF-8", expected=format_type(field)) from error
 
     def _refuse_texts(self, field: pa.Field, texts: pa.Array | pa.ChunkedArray) -> None:
         """Refuse text that is longer than declared, and the empty partition value, which every Delta reader takes for null."""

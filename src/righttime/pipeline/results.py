@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from righttime.changes.schema import TableSchema
+from righttime.changes.shown import shown_rows
 from righttime.errors.flows import ExpectationFailed, KeyTwice, LookupFailed, StepFailed
 from righttime.pipeline.analysis import Analysed
 from righttime.pipeline.failed import DeadLetter, FailedRows
@@ -160,7 +161,7 @@ class Results:
         bad = no_row | no_key
         if not bad:
             return fitted, []
-        letters = [self._unstorable(target, line, reason) for line, reason in zip(_at(fitted, bad).to_pylist(), bad.values(), strict=True)]
+        letters = [self._unstorable(target, line, reason) for line, reason in zip(shown_rows(_at(fitted, bad)), bad.values(), strict=True)]
         if len(bad) > failed.found_max:
             failed.take(letters)
             raise failed.too_many()
@@ -199,7 +200,7 @@ class Results:
         clashes = lines.filter(pc.equal(lines.column(OPERATION), CLASH))
         if not clashes.num_rows:
             return
-        first = clashes.sort_by(JOB).slice(0, 1).to_pylist()[0]
+        first = shown_rows(clashes.sort_by(JOB).slice(0, 1))[0]
         key = {name: first[name] for name in target.keys}
         raise KeyTwice(flow=self._analysed.flow.name, job=first[JOB], table=target.table, key=key, origin=target.origin)
 

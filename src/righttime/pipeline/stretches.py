@@ -2,7 +2,7 @@
 
 In: a column of whole numbers or short texts, and how many stretches may be told apart.
 Out: the stretches, each from its least to its greatest value, in their order and apart.
-Promise: pure; every value is in a stretch, and both ends of each stretch are values.
+Promise: pure; every value is in a stretch, and both ends of each stretch are values. Texts are in the order of their bytes.
 
 Changes of old rows lie far from new ones. From the least to the greatest is then everything that ever was, and the gap in between nearly all of it.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import pairwise, zip_longest
 from typing import Any
 
@@ -29,8 +30,11 @@ _TEXTS_MAX = 1_000
 
 
 def stretches_of(column: pa.ChunkedArray, *, most: int = APART_MAX) -> Stretches | None:
-    """Return where the values of a column lie that are not null; None if its texts are too long to be told."""
-    ends = pc.min_max(column).as_py()
+    """Return where the values of a column lie that are not null; None if its texts are too long to be told, or end at bytes that are no text."""
+    try:
+        ends = pc.min_max(column).as_py()
+    except UnicodeDecodeError:  # Spark takes any bytes for a text
+        return None
     least, greatest = ends["min"], ends["max"]
     if least is None:
         return ()
@@ -56,9 +60,10 @@ def _of_texts(column: pa.ChunkedArray, least: str, greatest: str, most: int) -> 
     if max(len(least), len(greatest)) > TEXT_MAX:
         return None
     if most > 1 and len(column) <= _TEXTS_MAX:
-        texts = sorted(value for value in pc.unique(column).to_pylist() if value is not None)
-        if max(map(len, texts)) <= TEXT_MAX:
-            return fewer([(text, text) for text in texts], most=most)
+        with suppress(UnicodeDecodeError):
+            texts = sorted(value for value in pc.unique(column).to_pylist() if value is not None)
+            if max(map(len, texts)) <= TEXT_MAX:
+                return fewer([(text, text) for text in texts], most=most)
     return ((least, greatest),)
 
 

@@ -18,6 +18,7 @@ from righttime.changes.encoder import RowEncoder
 from righttime.changes.hashing import EXACT, Words, combined, value_words
 from righttime.changes.rows import table_of
 from righttime.changes.schema import TableSchema
+from righttime.changes.shown import shown_rows
 from righttime.errors import BatchTooLarge, InputError, UnknownColumn, WrongType
 from righttime.errors.flows import ChangeRefused, ColumnsChanged, KeyMissing
 from righttime.queues.declared import CHANGE_TYPES, DELETE, INSERT, POSTIMAGE, PREIMAGE, ChangesIn, StreamSchema
@@ -84,7 +85,7 @@ class Source:
     def mapping(self, row: int) -> dict[str, Any]:
         """Return one row as it was given."""
         if isinstance(self.content, pa.Table):
-            return dict(self.content.slice(row, 1).to_pylist()[0])
+            return shown_rows(self.content.slice(row, 1))[0]
         given = self.content[row]
         return dict(given) if isinstance(given, Mapping) else {"_given": repr(given)}
 
