@@ -3,7 +3,7 @@
 In: the function of a measure, and the column and type of what it is taken of.
 Out: terms that one signed row adds to its group, and the measure over their sums, both as SQL.
 Promise: sums can be taken back exactly: integers, decimals and FLOATs always, of DOUBLEs below 2^136 the digits from 2^-124 up; what is below or above is added
-up as doubles are, until none of it is left. The value has the type, nulls and overflow errors of Spark's own.
+up as doubles are, and does not count while there is none of it. The value has the type, nulls and overflow errors of Spark's own.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _float_total(place: int, value: str) -> Accumulated:
     """Return the sum of doubles as whole numbers of 2^62, 1, 2^-62 and 2^-124, which can be taken back exactly, and what is no such number apart.
 
     Without this, a wrong 1e20 that was corrected would have wiped out the small values of its group for good. Digits below 2^-124 (tiny, in units of that) and
-    values from 2^136 up (huge) are sums of doubles: they are forgotten when the last one has gone.
+    values from 2^136 up (huge) are sums of doubles, which do not count while there are none: what rounding has left in them is there again with the next one.
     """
     nan, plus, minus, large, whole, fine, finest, tiny, tiny_rows, huge, huge_rows = (
         f"{ACCUMULATOR_PREFIX}{place}_{name}"
