@@ -342,6 +342,15 @@ def test_no_arrow_column_is_cut_to_fit(wh: rt.Warehouse, ddl: str, column: pa.Ar
     assert caught.value.code == "value.type"
 
 
+def test_a_change_with_bytes_that_are_no_text_is_at_fault(wh: rt.Warehouse) -> None:
+    """Nobody could show them later, nor find a row by them; the letter has them escaped, and rows beside are taken."""
+    stream = wh.create_stream("line", "id INT, name STRING", keys=["id"], on_bad="dead_letter")
+    appended = stream.insert(pa.table({"id": [1, 2], "name": pa.array([b"ok", b"\xff\xfe"]).view(pa.string())}))
+    letter = stream.dead_letters().to_pylist()[0]
+    assert (appended.rows, letter["code"]) == (1, "change.columns")
+    assert r'"name": "\\xff\\xfe"' in letter["change"]
+
+
 @pytest.mark.parametrize(
     ("ddl", "column"),
     [

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 def shown_rows(rows: pa.Table) -> list[dict[str, Any]]:
     """Return a few rows, each as a dictionary."""
-    return [{name: _shown(rows.column(name)[place]) for name in rows.column_names} for place in range(rows.num_rows)]
+    return [{name: _shown(column[place]) for name, column in zip(rows.column_names, rows.columns, strict=True)} for place in range(rows.num_rows)]
 
 
 def _shown(value: pa.Scalar) -> Any:
