@@ -124,6 +124,7 @@ def test_a_status_fits_into_a_terminal(width: int) -> None:
         "sales runs",
         "returns step 02_derive failed: there is no row",
         "into item_dim, store_sales_by_class",
+        "sales: 1,400 rows could not be worked on, see sales_dead_letters returns: 1 row could not be worked on, see returns_dead_letters",
     ):
         assert fact in together
     for fact in ("changes waiting 12,345", "up to 2026-09-21 14:13:20.123", "7 background", "250 ms 12.30 s 40 ms 12.60 s"):
@@ -143,8 +144,8 @@ def shown_status(width: int) -> str:
     jobs = [JobReport(number, "background", at_us, 12_345, 6_789, 3, took) for number in range(3, 8)]
     trouble = "step 02_derive failed: there is no row for something that takes many words to tell"
     flows = (
-        FlowStatus("sales", True, "", ("line",), ("item_dim", "store_sales_by_class"), 2, 12_345, at_us, 3.5, jobs),
-        FlowStatus("returns", False, trouble, ("line",), ("returned",), 0, 0, at_us, 0.0, ()),
+        FlowStatus("sales", True, "", ("line",), ("item_dim", "store_sales_by_class"), 2, 12_345, at_us, 3.5, jobs, dead_letters=1_400),
+        FlowStatus("returns", False, trouble, ("line",), ("returned",), 0, 0, at_us, 0.0, (), dead_letters=1),
     )
     found = Status(
         path="/srv/shop/warehouse",

@@ -192,6 +192,7 @@ def test_run_brings_tables_up_to_now_each_time(terminal: Terminal, shop: Path) -
     """The answer is what the sources hold; changes that came since are named by explain and status, and the next run loads just them."""
     first = terminal("run", "-p", shop)
     assert first.code == 0, first.err
+    assert "could not be worked on" not in first.err
     assert re.search(r"sales +\d+ +\d+ +\d+ +[\d.]+ +item_dim, store_sales", first.out)
     assert answered(terminal, shop) == totals(shop)
     shared = terminal("explain", TOTALS, "-w", shop)
@@ -218,6 +219,21 @@ def test_run_brings_tables_up_to_now_each_time(terminal: Terminal, shop: Path) -
     assert answered(terminal, shop) == totals(shop)
     third = terminal("run", "-p", shop)
     assert re.search(r"sales +\d+ +0 +0 +", third.out), third.out
+
+
+def test_rows_that_no_step_could_work_on_are_told(terminal: Terminal, shop: Path) -> None:
+    """A run succeeds without them, so it says how many they are and where."""
+    change(shop, 'amount="qty * price"', "amount=\"IF(qty < 3, raise_error('too few'), qty * price)\"")
+
+    ended = terminal("run", "-p", shop)
+
+    assert ended.code == 0, ended.err
+    (asked,) = json.loads(terminal("sql", "SELECT count(*) AS n FROM sales_dead_letters", "-w", shop, "--format", "json").out)
+    told = f"sales: {asked['n']} rows could not be worked on, see sales_dead_letters\n"
+    assert asked["n"] > 1 and ended.err.endswith(told), ended.err
+    found = json.loads(terminal("status", "-w", shop, "--json").out)
+    assert [flow["dead_letters"] for flow in found["flows"]] == [asked["n"]]
+    assert told in terminal("status", "-w", shop).out
 
 
 def test_a_receipt_is_shown_with_the_transactions_of_its_sources(terminal: Terminal, loaded: Path) -> None:

@@ -3,19 +3,23 @@
 import json
 import math
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import righttime as rt
 from righttime.errors.spark_words import in_short
 from righttime.flows.engine import Drained
-from righttime.flows.letters import LetterBook
+from righttime.flows.letters import LetterBook, letters_kept, letters_table
 from righttime.pipeline.again import image_of
 from righttime.pipeline.careful import reason_of
 from righttime.pipeline.execute import DrainResult, Unmet
 from righttime.pipeline.failed import DEAD_LETTERS
 from righttime.pipeline.results import row_text
+from tests.support.flow_stage import Stage
+from tests.support.plain_flow import run_plain
 
 SAID = "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate divisor being 0 and return NULL instead. SQLSTATE: 22012"
 SHORT = "division by zero; try_divide gives null instead"
@@ -192,3 +196,47 @@ def test_rows_that_go_together_take_all_letters_with_them_that_they_came_with() 
 
 def image(k: int) -> bytes:
     return image_of(pa.table({"k": [k], "_job": [1], "_w": [1]}))
+
+
+def test_how_many_letters_there_are_is_known_without_reading_them(tmp_path: Path) -> None:
+    """While the flow runs, and to those who only look: in memory and stored, changed and gone, in a state that was built anew, before anybody has asked."""
+    stage = Stage(tmp_path / "wh")
+    table = letters_table("plain")
+    stage.wh.create_table(table.name, pa.schema(list(table.columns)), keys=table.keys)
+    stage.wh.create_stream("failing", "id STRING NOT NULL, step STRING, line STRING, reason STRING, row STRING, times BIGINT, job BIGINT", keys=["id"])
+    failing = stage.wh.stream("failing")
+
+    def row(name: str) -> dict[str, Any]:
+        return {"id": name, "step": "02_derive", "line": "a.py:1", "reason": "no", "row": "{}", "times": 1, "job": 1}
+
+    def told(count: int) -> None:
+        stage.clock.advance(1)
+        assert stage.runner is not None
+        stage.wh._flows("test").bring_up(stage.runner, wait_s=20)
+        (here,) = stage.wh.flows()
+        stage.wh._writer("test").mover.make_safe()
+        with rt.open(tmp_path / "wh", read_only=True, clock=stage.clock) as looking, looking._engine.reading() as parts:
+            assert (here.dead_letters, letters_kept("plain", parts.catalyst.tables)) == (count, count)
+
+    try:
+        stage.runner, stage.engine = run_plain(stage.wh, {table.name: "failing"}, keys=["id"])
+        told(0)
+        failing.insert([row(name) for name in "abcd"])
+        told(4)
+        failing.update([{**row("a"), "reason": "never"}])
+        failing.delete([{"id": "b"}])
+        told(3)
+        stage.wh.materialize()
+        told(3)
+        failing.delete([{"id": "a"}, {"id": "c"}])
+        failing.insert([row("e")])
+        told(2)
+        stage.runner.stop()
+        stage.runner, stage.engine = run_plain(stage.wh, {table.name: "failing"}, keys=["id"], rebuild=True)
+        told(2)
+        failing.delete([{"id": "d"}])
+        told(1)
+        assert len(stage.wh.read(table.name)) == 1
+        told(1)
+    finally:
+        stage.close()

@@ -364,3 +364,16 @@ class MemoryTable:
         """Committed row versions that are not stored, without those that are settled to have ended."""
         rows = sum(part.rows for lane in self.lanes.values() for part in lane.slices(lane.stored_id + 1, lane.times.committed_id))
         return rows - len(self.ends.hot_ids)
+
+    def rows_kept(self) -> int:
+        """Return how many rows a table has that only a flow writes, known without settling: a delete by key ends one row, a condition all."""
+        rows, lanes = self.rows_stored, [lane for lane in self.lanes.values() if lane.source != VERSIONS]
+        for lane in lanes:
+            first_id, ended = lane.stored_id + 1, 0
+            for placed in lane.operations_between(first_id, lane.times.committed_id):
+                if placed.operations.condition is None:
+                    ended += placed.operations.rows
+                else:
+                    rows, first_id, ended = 0, int(placed.bounds[-1]) + 1, 0
+            rows += sum(part.rows for part in lane.slices(first_id, lane.times.committed_id)) - ended
+        return rows

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from righttime.cli.console import moment, plain, plain_table, seconds
 from righttime.flows.jobs import FlowStatus, JobReport, UnderWay
+from righttime.flows.letters import letters_name
 
 STEPS = ("prepare", "wait", "compute", "publish")
 JOBS_SHOWN = 5
@@ -48,6 +49,12 @@ def _stacked(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
         for label, value in zip(names[2:], values, strict=True):
             shown.add_row(f"  [dim]{label}[/]", value)
     return shown
+
+
+def letters_line(flow: FlowStatus) -> str:
+    """Return how many rows a flow could not work on, and where they are; nothing if there are none."""
+    rows = "1 row" if flow.dead_letters == 1 else f"{flow.dead_letters:,} rows"
+    return f"{flow.name}: {rows} could not be worked on, see {letters_name(flow.name)}" if flow.dead_letters else ""
 
 
 def jobs_of(flow: FlowStatus, *, last: int = JOBS_SHOWN, narrow: bool = False) -> list[Table]:

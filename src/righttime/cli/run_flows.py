@@ -20,7 +20,7 @@ from rich.live import Live
 
 from righttime.cli.console import busy, err, error_line, moment, out, plain, plain_table, seconds
 from righttime.cli.dry_run import FlowNames, chosen_flows, refuse
-from righttime.cli.flows import jobs_text, progress_line
+from righttime.cli.flows import jobs_text, letters_line, progress_line
 from righttime.cli.options import ProjectPath, project_at
 from righttime.cli.serve import SIGNAL_S, Door, TlsCert, TlsKey, TokenFile, door_of, listen, say_where, stop_on_signals
 from righttime.client import Warehouse, open
@@ -110,6 +110,7 @@ def run_flows(
             with _naming_unfinished(wh, loads):
                 _watch(wh, loads, stop)
             failed = _report(loads, debug=debug)
+            _say_letters(wh, loads)
             _say_hindered(wh, loads)
             if stop.is_set():
                 _say_unfinished(wh, loads)
@@ -224,6 +225,14 @@ def _report(loads: Sequence[Load], *, debug: bool) -> bool:
     if shown.row_count:
         out().print(shown)
     return _say_failures(loads, debug=debug)
+
+
+def _say_letters(wh: Warehouse, loads: Sequence[Load]) -> None:
+    """Say which flows have rows that no step could work on: they are in no target, and a run succeeds all the same."""
+    flows = {status.name: status for status in wh.flows()}
+    for load in loads:
+        if load.flow.name in flows and (line := letters_line(flows[load.flow.name])):
+            err().print(line, markup=False, soft_wrap=True)
 
 
 def _say_hindered(wh: Warehouse, loads: Sequence[Load]) -> None:

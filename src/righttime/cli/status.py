@@ -14,7 +14,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
 from righttime.cli.console import WIDE, folded, moment, out, plain, plain_table, seconds, share, size
-from righttime.cli.flows import flows_of, jobs_of
+from righttime.cli.flows import flows_of, jobs_of, letters_line
 from righttime.cli.options import AsJson, WarehousePath, reader
 from righttime.ledger.sqlite import Loss
 from righttime.status import Status
@@ -52,6 +52,8 @@ def _parts(found: Status, losses: list[Loss], *, narrow: bool) -> list[Renderabl
         parts += ["", producers_of(found)]
     if found.flows:
         parts += ["", flows_of(found.flows, elsewhere=found.writer is not None, narrow=narrow)]
+        letters = [plain(line) for line in map(letters_line, found.flows) if line]
+        parts += ["", *letters] if letters else []
         for flow in found.flows:
             parts += ["", *jobs_of(flow, narrow=narrow)] if flow.jobs else []
     if found.streams:

@@ -15,6 +15,7 @@ from righttime.catalyst.tapped import commits_after
 from righttime.flows.catalogue import FlowEntry
 from righttime.flows.explain import Explanation, FlowNeed
 from righttime.flows.jobs import FlowStatus
+from righttime.flows.letters import letters_kept
 from righttime.ledger.receipts import StreamCommit, StreamReceipt
 from righttime.queues.declared import StreamCommit as QueueCommit
 from righttime.queues.peek import Peeked, peek
@@ -94,7 +95,8 @@ class FlowsElsewhere:
                 rows = sum(self._lacking(read, link.horizon_us, _FOREVER_US).values())
                 first_us = self._lacking_from(read, link.horizon_us)
                 lag_s = 0.0 if first_us is None else max(now_us - first_us, 0) / 1e6
-                found.append(FlowStatus(entry.name, False, "", names, link.tables, 0, rows, link.horizon_us, lag_s, ()))
+                letters = letters_kept(entry.name, self._catalyst.tables)
+                found.append(FlowStatus(entry.name, False, "", names, link.tables, 0, rows, link.horizon_us, lag_s, (), dead_letters=letters))
         return tuple(found)
 
     def explain(self, tables: Sequence[str], *, freshness_us: int) -> Explanation:

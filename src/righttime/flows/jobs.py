@@ -93,7 +93,10 @@ class UnderWay:
 
 @dataclass(frozen=True, slots=True)
 class FlowStatus:
-    """One flow: whether it runs, what waits, how far it is, and its last jobs. `hindrance` says what changes wait for though it runs."""
+    """One flow: whether it runs, what waits, how far it is, and its last jobs. `hindrance` says what changes wait for though it runs.
+
+    `dead_letters` are the rows of its table of dead letters.
+    """
 
     name: str
     running: bool
@@ -106,6 +109,7 @@ class FlowStatus:
     lag_s: float
     jobs: Sequence[JobReport]
     hindrance: str = ""
+    dead_letters: int = 0
 
 
 def report(job: FlowJob) -> JobReport:

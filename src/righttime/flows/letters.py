@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from righttime.catalyst.table import MemoryTable
 from righttime.changes.schema import TableSchema, declare_table
 from righttime.errors.flows import TooManyDeadLetters
 from righttime.errors.spark_words import in_short
@@ -34,7 +35,18 @@ _STATE = pa.schema([("step", pa.string()), ("line", pa.string()), ("reason", pa.
 
 def letters_table(flow: str) -> TableSchema:
     """Return the table in which a flow keeps its dead letters."""
-    return declare_table(f"{flow}_dead_letters", _COLUMNS, keys=["id"])
+    return declare_table(letters_name(flow), _COLUMNS, keys=["id"])
+
+
+def letters_name(flow: str) -> str:
+    """Return the name of that table."""
+    return f"{flow}_dead_letters"
+
+
+def letters_kept(flow: str, tables: Mapping[str, MemoryTable]) -> int:
+    """Return how many dead letters the table of a flow has, as it is published; the caller holds the lock of the tables."""
+    table = tables.get(letters_name(flow))
+    return 0 if table is None else table.rows_kept()
 
 
 @dataclass(frozen=True, slots=True)

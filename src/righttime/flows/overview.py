@@ -13,6 +13,7 @@ from righttime.flows.attention import Attention
 from righttime.flows.explain import Explanation, FlowNeed, estimate_s
 from righttime.flows.feed import FOREVER_US, Feed
 from righttime.flows.jobs import FlowStatus
+from righttime.flows.letters import letters_kept
 from righttime.flows.runner import FlowRunner
 from righttime.flows.taps import Taps
 
@@ -62,9 +63,10 @@ class Overview:
         with catalyst.lock:
             now_us = catalyst.authority.read_us()
             links = sorted({link.source: link for link in catalyst.maintained.values()}.items())
-        return [self._status(link, self._runners.get(source.removeprefix("flow.")), now_us) for source, link in links]
+            letters = {source: letters_kept(source.removeprefix("flow."), catalyst.tables) for source, _ in links}
+        return [self._status(link, self._runners.get(source.removeprefix("flow.")), now_us, letters[source]) for source, link in links]
 
-    def _status(self, link: Maintainer, runner: FlowRunner | None, now_us: int) -> FlowStatus:
+    def _status(self, link: Maintainer, runner: FlowRunner | None, now_us: int, letters: int) -> FlowStatus:
         streams = self._attention.streams(link.source)
         firsts = (self._feed.first_after(streams, link.horizon_us), self._taps.first_unpulled(streams, link.horizon_us))
         pending_us = min((first_us for first_us in firsts if first_us is not None), default=now_us)
@@ -80,6 +82,7 @@ class Overview:
             lag_s=max(now_us - pending_us, 0) / 1e6,
             jobs=tuple(runner.reports()) if runner is not None else (),
             hindrance=self._hindrance(link) if runner is not None and runner.running else "",
+            dead_letters=letters,
         )
 
     def _hindrance(self, link: Maintainer) -> str:
