@@ -221,8 +221,8 @@ def test_run_brings_tables_up_to_now_each_time(terminal: Terminal, shop: Path) -
     assert re.search(r"sales +\d+ +0 +0 +", third.out), third.out
 
 
-def test_rows_that_no_step_could_work_on_are_told(terminal: Terminal, shop: Path) -> None:
-    """A run succeeds without them, so it says how many they are and where."""
+def test_rows_that_no_step_could_work_on_are_told_and_stored(terminal: Terminal, shop: Path) -> None:
+    """A run succeeds without them, so it says how many they are and where; their table is stored like the others, and its lag ends."""
     change(shop, 'amount="qty * price"', "amount=\"IF(qty < 3, raise_error('too few'), qty * price)\"")
 
     ended = terminal("run", "-p", shop)
@@ -232,6 +232,7 @@ def test_rows_that_no_step_could_work_on_are_told(terminal: Terminal, shop: Path
     told = f"sales: {asked['n']} rows could not be worked on, see sales_dead_letters\n"
     assert asked["n"] > 1 and ended.err.endswith(told), ended.err
     found = json.loads(terminal("status", "-w", shop, "--json").out)
+    assert {table["name"]: (table["rows_hot"], table["rows_stored"]) for table in found["tables"]}["sales_dead_letters"] == (0, asked["n"])
     assert [flow["dead_letters"] for flow in found["flows"]] == [asked["n"]]
     assert told in terminal("status", "-w", shop).out
 

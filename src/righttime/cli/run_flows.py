@@ -26,6 +26,7 @@ from righttime.cli.serve import SIGNAL_S, Door, TlsCert, TlsKey, TokenFile, door
 from righttime.client import Warehouse, open
 from righttime.errors import RightTimeError
 from righttime.flows.jobs import FlowStatus, JobReport
+from righttime.flows.letters import letters_name
 from righttime.flows.running import RunningFlow
 from righttime.pipeline.flow import Flow
 from righttime.project import Project
@@ -80,7 +81,7 @@ class Load(threading.Thread):
 
     def _bring_up(self) -> None:
         self.running.wait()
-        self._engine.mover.materialize([target.table for target in self.flow.targets])
+        self._engine.mover.materialize([*(target.table for target in self.flow.targets), letters_name(self.flow.name)])
 
     @property
     def failure(self) -> Exception | None:
