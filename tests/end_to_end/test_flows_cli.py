@@ -323,6 +323,32 @@ def test_an_error_of_a_declaration_points_at_the_users_line(terminal: Terminal, 
         assert (ended.code, f"error [project.bad] {shop}/flows/other.py:2: SyntaxError" in ended.err) == (1, True), (command, ended.err)
 
 
+def test_a_cycle_of_flows_hides_no_other_error(terminal: Terminal, tmp_path: Path) -> None:
+    """Steps are checked as far as their columns are known: those of what is outside the cycle, and of streams in it that are declared with columns.
+
+    | flow | reads                | writes  | wrong         |
+    |------|----------------------|---------|---------------|
+    | one  | x, without columns   | y       | cannot be told |
+    | one  | s                    | sold    | a column of s |
+    | two  | y, which it declares | x       | a column of y |
+    """
+    (tmp_path / "flows").mkdir()
+    (tmp_path / "righttime.toml").write_text("[project]\n")
+    (tmp_path / "flows" / "one.py").write_text(
+        'import righttime as rt\none = rt.Flow("one")\none.stream("x").where("nobody > 0").into("y", keys=["id"])\n'
+        'one.stream("s", "id INT, qty INT", keys=["id"]).where("qtty > 0").into("sold", keys=["id"])\n'
+    )
+    (tmp_path / "flows" / "two.py").write_text(
+        'import righttime as rt\ntwo = rt.Flow("two")\ntwo.stream("y", "id INT, v INT", keys=["id"]).derive(w="vv + 1").into("x", keys=["id"])\n'
+    )
+
+    ended = terminal("dry-run", "-p", tmp_path)
+
+    assert (ended.code, re.findall(r"error \[(.*?)\]", ended.err)) == (1, ["flow.cycle", "flow.unknown", "flow.unknown"]), ended.err
+    assert f"{tmp_path}/flows/one.py:4: there is no column 'qtty'" in ended.err, ended.err
+    assert f"{tmp_path}/flows/two.py:3: there is no column 'vv'" in ended.err, ended.err
+
+
 def test_a_flow_that_fails_ends_the_command_with_its_reason(terminal: Terminal, shop: Path) -> None:
     """Another flow of the project gets through."""
     change(shop, 'lines.expect("positive", "qty > 0", otherwise="drop")', 'lines.expect("many", "qty > 100", otherwise="fail")')

@@ -5,8 +5,9 @@ Out: for each flow its steps with columns and types, its targets, zones, and wha
 Promise: moves no row and makes no table, stream or warehouse; another process may have the warehouse open. Each error names the user's line; exit code 1.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +24,7 @@ from righttime.errors import BadProject, FlowCycle, NameTaken, NotAWarehouse, Ri
 from righttime.flows.catalogue import Catalogue
 from righttime.flows.jobs import FlowStatus
 from righttime.flows.names import refuse_tables, refuse_taken
-from righttime.pipeline.analysis import Analysed, analyse
+from righttime.pipeline.analysis import Analysed, analyse, check_without
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.nodes import Target
 from righttime.pipeline.spark import SparkOwner
@@ -54,13 +55,14 @@ def dry_run(project: ProjectPath = Path(), flow: FlowNames = None) -> None:
         problems = list(loaded.problems)
         chosen = chosen_flows(loaded, flow)
         known = look(loaded)
-        sound = [each for each in chosen if each.name not in _in_cycles(problems)]
-        child = _session() if sound else None
+        child, cyclic = cache(_session), _in_cycles(problems)
         anew = []
-        for each in sound:
+        for each in chosen:
             try:
-                assert child is not None
-                analysed = _analysed(each, loaded, known, child)
+                if each.name in cyclic:
+                    _check_in_cycle(each, loaded, known, cyclic, child)
+                    continue
+                analysed = _analysed(each, loaded, known, child())
                 _show(each, analysed, known)
                 anew += [each.name] if _is_changed(each, analysed, known) else []
             except RightTimeError as error:
@@ -81,7 +83,7 @@ def chosen_flows(project: Project, names: list[str] | None, *, option: str = "--
 
 
 def _in_cycles(problems: Sequence[RightTimeError]) -> set[str]:
-    """Return the flows of cycles: that what they read is no stream follows from it, and is not said again."""
+    """Return the flows of cycles: that what they read of each other is no stream follows from it, and is not said again."""
     return {name for problem in problems if isinstance(problem, FlowCycle) for name in problem.context["flows"]}
 
 
@@ -124,14 +126,34 @@ def _fingerprints(wh: Warehouse) -> dict[str, str]:
 
 
 def _analysed(flow: Flow, project: Project, known: Known, child: SparkSession) -> Analysed:
-    existing = {name: stream.schema for name, stream in known.streams.items()}
+    existing = _existing(known)
     for schema in flow.missing(existing):
         if schema.name in known.tables or schema.name in known.views:
             raise NameTaken(kind="table" if schema.name in known.tables else "view", name=schema.name)
     streams = {**declared_for(flow, project), **existing}
     refuse_taken(flow, streams=streams, tables=known.tables, views=known.views)
-    refuse_tables(flow, streams=streams, tables=known.tables, keepers={table: each.name for each in known.flows.values() for table in each.targets})
+    refuse_tables(flow, streams=streams, tables=known.tables, keepers=_keepers(known))
     return analyse(flow, streams, known.tables, child)
+
+
+def _check_in_cycle(flow: Flow, project: Project, known: Known, cyclic: Collection[str], child: Callable[[], SparkSession]) -> None:
+    """Check a flow of a cycle as far as it goes: what the cycle goes through is no stream, and nobody knows its columns unless they are declared."""
+    existing = _existing(known)
+    flow.missing(existing)
+    streams = {**declared_for(flow, project), **existing}
+    unknown = {target.table for each in project.flows if each.name in cyclic for target in each.targets} - streams.keys()
+    refuse_tables(flow, streams={*streams, *unknown}, tables=known.tables, keepers=_keepers(known))
+    if set(flow.streams) - unknown:
+        check_without(unknown, flow, streams, known.tables, child())
+
+
+def _existing(known: Known) -> dict[str, StreamSchema]:
+    return {name: stream.schema for name, stream in known.streams.items()}
+
+
+def _keepers(known: Known) -> dict[str, str]:
+    """Return the flows that keep tables, by table."""
+    return {table: each.name for each in known.flows.values() for table in each.targets}
 
 
 def declared_for(flow: Flow, project: Project) -> dict[str, StreamSchema]:

@@ -7,7 +7,7 @@ Promise: each error names the file and line of the user's call; what passes here
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from righttime.pipeline.expressions import Expressions
 from righttime.pipeline.fingerprint import fingerprint
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.needs import used_columns
-from righttime.pipeline.nodes import COMMITTED, ORDINAL, SINCE, Node, Target, Union
+from righttime.pipeline.nodes import COMMITTED, ORDINAL, SINCE, Node, StreamNode, Target, Union
 from righttime.pipeline.step_columns import SchemaLike, StepColumns
 from righttime.pipeline.target_tables import TargetTables
 from righttime.pipeline.unique import Keys, asked_columns, carried_columns, is_unique
@@ -68,15 +68,8 @@ def analyse(flow: Flow, stream_schemas: Mapping[str, SchemaLike], table_schemas:
     flow.freeze()
     check_cycles([flow])
     nodes = flow.nodes()
-    expressions = Expressions(flow.name, child)
-    steps = StepColumns(flow, stream_schemas, expressions, child)
-    for node in nodes.values():
-        steps.visit(node)
-    targets = TargetTables(flow, steps.schemas, expressions)
-    new = {target.table: targets.new_table(target) for target in flow.targets if target.table not in table_schemas}
+    steps, targets, new = _checked(flow, stream_schemas, table_schemas, child)
     tables: dict[str, TableSchema] = {**table_schemas, **new}
-    for target in flow.targets:
-        targets.check(target, tables)
     needed = carried_columns(nodes.values())
     columns = {node: tuple(schema.names) for node, schema in steps.schemas.items()}
     used = used_columns(nodes.values(), [target.node for target in flow.targets], columns, steps.references)
@@ -94,3 +87,28 @@ def analyse(flow: Flow, stream_schemas: Mapping[str, SchemaLike], table_schemas:
         new_tables=new,
         fingerprint=fingerprint(flow),
     )
+
+
+def check_without(
+    streams: Collection[str], flow: Flow, stream_schemas: Mapping[str, SchemaLike], table_schemas: Mapping[str, TableSchema], child: SparkSession
+) -> None:
+    """Check what can be told of a flow while nobody knows some of its streams: the steps and targets that follow from others. Raises as `analyse` does."""
+    _checked(flow, stream_schemas, table_schemas, child, without=streams)
+
+
+def _checked(
+    flow: Flow, stream_schemas: Mapping[str, SchemaLike], table_schemas: Mapping[str, TableSchema], child: SparkSession, *, without: Collection[str] = ()
+) -> tuple[StepColumns, TargetTables, dict[str, TableSchema]]:
+    """Check steps and targets; return their columns, and the tables that are to be made."""
+    expressions = Expressions(flow.name, child)
+    steps = StepColumns(flow, stream_schemas, expressions, child)
+    for node in flow.nodes().values():
+        left_out = isinstance(node, StreamNode) and node.stream in without
+        if not left_out and all(given in steps.schemas for given in node.inputs):
+            steps.visit(node)
+    told = [target for target in flow.targets if target.node in steps.schemas]
+    targets = TargetTables(flow, steps.schemas, expressions)
+    new = {target.table: targets.new_table(target) for target in told if target.table not in table_schemas}
+    for target in told:
+        targets.check(target, {**table_schemas, **new})
+    return steps, targets, new
