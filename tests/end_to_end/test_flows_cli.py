@@ -185,6 +185,7 @@ def test_a_dry_run_shows_everything_and_makes_nothing(terminal: Terminal, shop: 
     terminal("init", tmp_path / "new")
     ended = terminal("dry-run", "-p", tmp_path / "new")
     assert (ended.code, "line 0 (will be made)" in ended.out) == (0, True)
+    assert ended.out.endswith(f"Next: righttime run -p {tmp_path / 'new'}\n"), "what it advises must work from here, too"
     assert not (tmp_path / "new" / "warehouse").exists()
 
 
@@ -258,7 +259,7 @@ def test_a_flow_that_is_declared_differently_is_built_anew_on_request(terminal: 
 
     checked = terminal("dry-run", "-p", loaded).out
     assert "righttime run --refresh sales would build its targets anew" in checked
-    assert checked.endswith("Next: righttime run --refresh sales\n"), "what it advises must work"
+    assert checked.endswith(f"Next: righttime run -p {loaded} --refresh sales\n"), "what it advises must work"
     refused = terminal("run", "-p", loaded)
     assert (refused.code, refused.err.startswith("error [flow.changed]")) == (1, True), refused.err
     assert terminal("run", "-p", loaded, "--refresh", "sales").code == 0
@@ -393,7 +394,7 @@ def test_flows_that_are_kept_serve_others(terminal: Terminal, shop: Path) -> Non
     """Other processes feed, ask, explain and look at jobs over Flight; SIGTERM to all its processes ends it with 0, and everything is there afterwards."""
     with kept(shop) as (process, address):
         fed = subprocess.run([sys.executable, "feed.py", "2", address], env=ENVIRONMENT, cwd=shop, capture_output=True, text=True, check=False)
-        assert fed.stdout.startswith("appended 2 purchases"), fed.stderr
+        assert fed.stdout.startswith("appended 2 purchases") and "nothing is loaded" not in fed.stdout, (fed.stdout, fed.stderr)
 
         ended = terminal("sql", TOTALS, "-w", address, "--format", "json", "--no-receipt")
         assert ended.code == 0, ended.err

@@ -119,6 +119,15 @@ def test_flows_that_are_stopped_before_they_are_done_are_named(capsys: pytest.Ca
     assert capsys.readouterr().err == "Stopped before returns was up to date: 1,234 changes wait for the next run.\n"
 
 
+def test_one_change_waits(capsys: pytest.CaptureFixture[str]) -> None:
+    """And does not "wait"."""
+    load = failed_load()
+    load.ended = False
+    wh: Any = SimpleNamespace(flows=lambda: [SimpleNamespace(name="sales", rows_waiting=1)])
+    run_flows._say_unfinished(wh, [load])
+    assert capsys.readouterr().err == "Stopped before sales was up to date: 1 change waits for the next run.\n"
+
+
 def test_ctrl_c_names_what_is_left_at_once_and_gives_up_the_drains(capsys: pytest.CaptureFixture[str]) -> None:
     """A drain may take minutes, and nothing of it counts before it is published."""
     done: list[str] = []

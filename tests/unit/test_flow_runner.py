@@ -15,7 +15,7 @@ import pytest
 import righttime as rt
 from righttime.catalyst.producer import Producer
 from righttime.errors import AsOfUnavailable, FlowAsleep, FreshnessUnavailable
-from righttime.errors.flows import BadStream, ExpectationFailed, FlowFailed, StepFailed, TableMaintained, UnknownFlowLetter
+from righttime.errors.flows import BadStream, ExpectationFailed, FlowFailed, LookupFailed, StepFailed, TableMaintained, UnknownFlowLetter
 from righttime.flight.failures import failure_of, failure_record
 from righttime.flows import cutter, runner
 from righttime.flows.catalogue import Catalogue
@@ -227,7 +227,9 @@ def test_a_call_that_would_write_into_a_target_is_refused_at_once(stage: Stage, 
 def test_why_a_flow_has_stopped_names_it_once() -> None:
     """Errors of a flow begin with its name."""
     error = ExpectationFailed(flow="ff", job=2, rows=1, name="some", condition="qty > 0", origin="sales.py:3", example="{}")
-    assert str(_failed("ff", error)).startswith("Flow 'ff' has stopped: job 2: 1 rows do not meet expectation 'some'")
+    assert str(_failed("ff", error)).startswith("Flow 'ff' has stopped: job 2: 1 row does not meet expectation 'some'")
+    assert "job 3: 1 row has no counterpart" in str(_failed("ff", LookupFailed(flow="ff", job=3, rows=1, origin="sales.py:4", example="{}")))
+    assert "job 3: 21 rows have no counterpart" in str(_failed("ff", LookupFailed(flow="ff", job=3, rows=21, origin="sales.py:4", example="{}")))
     assert str(_failed("ff", StepFailed(flow="ff", origin="sales.py:3", reason="no"))).startswith("Flow 'ff' has stopped: the step declared at")
     assert str(_failed("ff", ValueError())).startswith("Flow 'ff' has stopped: ValueError.")
 

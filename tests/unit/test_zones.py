@@ -144,4 +144,4 @@ def test_the_text_names_members_and_pace() -> None:
 
     assert "R [same job]: update-R, R⋈ΔS (slowest/fastest 5.0)" in text
     assert "as one barrier for each loop: R, S" in text
-    assert describe_zones([]) == "no consistency zones: no operator shares a changing table"
+    assert describe_zones([]) == "no consistency zones: no operator shares a changing table."

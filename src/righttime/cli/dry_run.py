@@ -5,6 +5,7 @@ Out: for each flow its steps with columns and types, its targets, zones, and wha
 Promise: moves no row and makes no table, stream or warehouse; another process may have the warehouse open. Each error names the user's line; exit code 1.
 """
 
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -68,8 +69,9 @@ def dry_run(project: ProjectPath = Path(), flow: FlowNames = None) -> None:
             except RightTimeError as error:
                 problems.append(error)
         refuse(problems)
-        command = " ".join(["righttime run", *(f"--refresh {name}" for name in anew)])
-        out().print(f"{len(chosen)} flow{'' if len(chosen) == 1 else 's'} checked; nothing was moved. Next: {command}", soft_wrap=True)
+        where = [] if project == Path() else [f"-p {shlex.quote(str(project))}"]
+        command = " ".join(["righttime run", *where, *(f"--refresh {name}" for name in anew)])
+        out().print(f"{len(chosen)} flow{'' if len(chosen) == 1 else 's'} checked; nothing was moved. Next: {plain(command)}", soft_wrap=True)
 
 
 def chosen_flows(project: Project, names: list[str] | None, *, option: str = "--flow") -> tuple[Flow, ...]:

@@ -259,7 +259,7 @@ def _say_unfinished(wh: Warehouse, loads: Sequence[Load]) -> None:
     for load in loads:
         if not load.ended:
             left = waiting.get(load.flow.name, 0)
-            rest = f"{left:,} changes wait for the next run" if left else "the next run stores it"
+            rest = ("1 change waits" if left == 1 else f"{left:,} changes wait") + " for the next run" if left else "the next run stores it"
             err().print(f"Stopped before {load.flow.name} was up to date: {rest}.", markup=False, soft_wrap=True)
 
 

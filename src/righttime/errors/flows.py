@@ -82,12 +82,18 @@ class ExpectationFailed(FlowError):
 
     code = "flow.expectation"
 
+    def _message(self) -> str:
+        return super()._message().replace(" 1 rows do not meet ", " 1 row does not meet ", 1)
+
 
 class LookupFailed(FlowError):
     """Flow {flow!r}, job {job}: {rows} rows have no counterpart in the look-up declared at {origin}, such as {example}.
     Load what they refer to, or declare missing="dead_letter"."""
 
     code = "flow.lookup"
+
+    def _message(self) -> str:
+        return super()._message().replace(" 1 rows have ", " 1 row has ", 1)
 
 
 class StepFailed(SaysWhy, FlowError):

@@ -172,7 +172,7 @@ def describe_zones(operators: Sequence[Operator], *, costs: Mapping[str, float] 
     """
     zones = find_zones(operators)
     if not zones:
-        return "no consistency zones: no operator shares a changing table"
+        return "no consistency zones: no operator shares a changing table."
     lines = [f"{len(zones)} consistency zones, one for each shared table; on Spark each is a version rule (read at the job before), no barrier:"]
     for zone in zones:
         lines.append(f"  {', '.join(zone.tables)} [{zone.mode.replace('_', ' ')}]: {', '.join(zone.members)}{_pace(zone, costs or {})}")
