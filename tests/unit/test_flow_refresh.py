@@ -130,6 +130,28 @@ def test_a_state_that_is_replaced_is_not_called_exact_beyond_the_streams_that_it
     assert set(link.tables) == {"u"}
 
 
+def test_a_state_that_is_built_anew_is_shown_later_than_the_old_one_was(wh: Warehouse) -> None:
+    """A source has told of 500 s, and the old rows were read there: what replaces them waits for the source to go on. At 500 s both would be there for ever."""
+    for number, second in enumerate((100, 200)):
+        wh.stream("a").append([{"k": 1, "v": number, "_change_type": "update_postimage" if number else "insert"}], time=second * SECOND)
+        bring_up(wh, {"t": "a"})
+    wh.stream("a").heartbeat(500 * SECOND)
+    assert rows(wh, "t") == [(1, 1)]
+    flows, state = wh._flows("test"), Generation(1, 1, "", ("a",), ("t",))
+    flows.attention.rebuild("flow.plain", state, state)
+    runner, _ = run_plain(wh, {"t": "a"}, rebuild=True, factor=10)
+    try:
+        assert not runner.await_rebuilt(0.1) and rows(wh, "t") == [(1, 1)]
+        wh.stream("a").heartbeat(600 * SECOND)
+        RunningFlow(flows, runner).wait(timeout="20s")
+        assert rows(wh, "t") == [(1, 10)]
+        assert wh.read("t", as_of=500 * SECOND).rows() == [(1, 1)]
+        wh.materialize("t")
+        assert rows(wh, "t") == [(1, 10)]
+    finally:
+        runner.stop()
+
+
 def test_the_tolerance_of_one_stream_is_not_that_of_another(wh: Warehouse, clock: ManualClock) -> None:
     """Of several streams that lag, the strictest counts: a query must not get less without being told."""
     wh.create_stream("tolerant", COLUMNS, keys=["k"], times="source", tolerance="30s")

@@ -76,11 +76,13 @@ class FlowSide(CatalystMemory):
         """Settle that a job ends now, though no query asked for it; queries that come from here on may share it. Returns all cuts up to then, it last.
 
         A query may have come since the runner looked for cuts: its cut is settled here, too, or the job would go across it.
-        A job that builds the targets `anew` ends after the last one in any case: it has to wait until its streams have come so far.
+        A job that builds the targets `anew` ends after the last one in any case, and after all that was read of them: it has to wait until its streams have
+        come so far.
         """
         with self.lock:
-            now_us, after_us = self.authority.read_us(), link.closed_us
-            least_us = self.head.source(link.source).last.time_us + 1 if anew else 0
+            now_us = self.authority.read_us()
+            least_us = max(self.head.source(link.source).last.time_us, link.shown_us) + 1 if anew else 0
+            after_us = max(link.closed_us, least_us - 1)
             here_us = min(mark_us for mark_us in (now_us, link.arrived_us, link.pulled_us) if mark_us is not None)
             link.closed_us = max(link.closed_us, here_us, least_us)
             link.want(link.closed_us)

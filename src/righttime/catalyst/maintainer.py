@@ -30,6 +30,7 @@ class Maintainer(Link):
     up to which every source has delivered (None: always up to now), `late_stream` the one that is behind, and `tolerance_us` the lag that queries put up
     with there. Commits to tables that are streams are noted as changes when they are made; `pulled_us` is up to when those streams have them (None: there
     are none).
+    What is built anew is shown later than `shown_us`, up to when the state before it may have been.
     Up to `closed_us` it is settled where jobs end, and up to `insisted_us` somebody waits or has waited for them: other jobs are made ahead.
     `trouble` says why nothing will be delivered, `failure` is the error that the flow has stopped with, and
     `hindrance` says why a stream does not go on for the moment.
@@ -41,6 +42,7 @@ class Maintainer(Link):
     late_stream: str = ""
     pulled_us: int | None = None
     horizon_us: int = 0
+    shown_us: int = 0
     closed_us: int = 0
     insisted_us: int = 0
     tolerance_us: int = 0

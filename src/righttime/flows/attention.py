@@ -48,16 +48,25 @@ class Attention:
 
     def rebuild(self, source: str, generation: Generation, before: Generation) -> Maintainer:
         """Answer for the targets of a state that is being built, and as long as that is not shown for those of the one before."""
-        left = [name for name in before.streams if name not in generation.streams and self._feed.streams.schema(name).times == "source"]
-        marks = [self._feed.streams.watermark_us(name) or 0 for name in left]
-        link = self._catalyst.maintain(source, tuple(dict.fromkeys((*generation.targets, *before.targets))))
         with self._catalyst.lock:
-            self._show(source, before)
-            # Whoever wants it fresh waits for the new state. Nobody follows the streams any more that it leaves, so it begins where they are by now.
+            # Whoever wants it fresh waits for the new state. The old one is shown no further than it may have been by now, for the new one begins later.
             now_us = self._catalyst.authority.next_us()
-            link.change(max(min([now_us, *(mark_us + 1 for mark_us in marks)]), link.horizon_us + 1))
+            is_new, shown_us = source not in self._catalyst.links, self._shown_us(source, generation, now_us - 1)
+            link = self._catalyst.maintain(source, tuple(dict.fromkeys((*generation.targets, *before.targets))))
+            link.shown_us = max(shown_us, link.horizon_us)
+            self._show(source, before)
+            link.change(now_us if is_new else link.shown_us + 1)
         self._follow(link, generation)
         return link
+
+    def _shown_us(self, source: str, generation: Generation, now_us: int) -> int:
+        """Return up to when targets may have been read, and what was done to them settled; the caller has the catalyst's lock."""
+        link = self._catalyst.links.get(source)
+        mine = link.tables if isinstance(link, Maintainer) else ()
+        others = (table for name in generation.targets if name not in mine and (table := self._catalyst.tables.get(name)) is not None)
+        if any(table.rows_stored or table.rows_unstored for table in others):
+            return now_us  # of a table that others have loaded
+        return 0 if link is None else link.complete_us(otherwise_us=now_us)
 
     def rebuilt(self, source: str, generation: Generation, horizon_us: int) -> None:
         """Let go of targets that the state which is shown from now on does not have; the caller has the catalyst's lock."""
