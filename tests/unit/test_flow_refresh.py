@@ -19,7 +19,7 @@ from righttime.errors.flows import FlowFailed, StreamTime
 from righttime.flows.catalogue import Catalogue, Generation
 from righttime.flows.running import RunningFlow
 from righttime.testing import ManualClock
-from tests.support.plain_flow import run_plain
+from tests.support.plain_flow import run_plain, until
 
 SECOND = 1_000_000
 COLUMNS = "k INT NOT NULL, v INT"
@@ -148,6 +148,26 @@ def test_a_state_that_is_built_anew_is_shown_later_than_the_old_one_was(wh: Ware
         assert wh.read("t", as_of=500 * SECOND).rows() == [(1, 1)]
         wh.materialize("t")
         assert rows(wh, "t") == [(1, 10)]
+    finally:
+        runner.stop()
+
+
+def test_a_table_that_was_emptied_is_kept_by_a_flow_whose_source_lags(wh: Warehouse, clock: ManualClock) -> None:
+    """Its last rows were deleted at 1000 s, and that is stored. Jobs of 100 s and 200 s change a row twice; it is there once."""
+    with wh.producer(name="shop") as load:
+        load.insert("t", (9, 9))
+        load.commit()
+        load.delete("t", where={"k": 9})
+        load.commit()
+    wh.materialize("t")
+    runner, _ = run_plain(wh, {"t": "a"}, refresh="immediate")
+    try:
+        for number, second in enumerate((100, 200)):
+            wh.stream("a").append([{"k": 1, "v": number, "_change_type": "update_postimage" if number else "insert"}], time=second * SECOND)
+            until(wh, lambda: len(runner.reports()) == number + 1)  # noqa: B023 - called at once
+        clock.advance(1)
+        wh.stream("a").heartbeat(1001 * SECOND)
+        assert wh.read("t", freshness="0s", wait="20s").rows() == [(1, 1)]
     finally:
         runner.stop()
 

@@ -31,6 +31,10 @@ class FlowSide(CatalystMemory):
                 self._slots.setdefault(source, self._trace.slot(source))
                 found = self.links[source] = Maintainer(source, Condition(self.lock), "flow", alive_s=self.clock.monotonic_s())
                 found.horizon_us = self.head.source(source).last.time_us
+            for name in set(tables) - set(found.tables):
+                memory = self.table(name)
+                if not memory.rows_stored and not memory.rows_unstored:
+                    memory.settled_us = 0  # what others did to it is over, and jobs of a source that lags may be shown before that was
             for table in found.tables:
                 self.maintained.pop(table, None)
             found.tables = tuple(tables)
