@@ -34,7 +34,8 @@ class FlowSide(CatalystMemory):
             for name in set(tables) - set(found.tables):
                 memory = self.table(name)
                 if not memory.rows_stored and not memory.rows_unstored:
-                    memory.settled_us = 0  # what others did to it is over, and jobs of a source that lags may be shown before that was
+                    # What others did to it is over, but jobs of a source that lags may be shown at times before that: all is settled anew, in its order.
+                    memory.settle_anew(self.row_ids.last)
             for table in found.tables:
                 self.maintained.pop(table, None)
             found.tables = tuple(tables)

@@ -97,10 +97,7 @@ class Settler:
     def settle_anew(self, table: str) -> None:
         """Forget what was settled and is not stored, because stored rows that it names are no longer where they were."""
         with self._lock_of(table), self._catalyst.lock:
-            memory = self._catalyst.table(table)
-            memory.reset_versions(self._catalyst.row_ids.last)
-            memory.settled_us = 0
-            memory.changes += 1
+            self._catalyst.table(table).settle_anew(self._catalyst.row_ids.last)
 
     def _complete_us(self, table: str, time_us: int) -> int:
         """A row that is held back may be one that an operation has to reach, so nothing is settled beyond it."""

@@ -352,6 +352,12 @@ class MemoryTable:
         self.ends = Ends()
         self.resets += 1
 
+    def settle_anew(self, last_id: int) -> None:
+        """Forget what was settled and is not stored; whoever is settling it makes its outcome again."""
+        self.reset_versions(last_id)
+        self.settled_us = 0
+        self.changes += 1
+
     def discount(self, pieces: Sequence[Piece]) -> None:
         """Take pieces that left off the account."""
         for piece in pieces:
