@@ -286,6 +286,31 @@ def test_a_target_that_exists_says_that_its_columns_stay(child: SparkSession) ->
     )
 
 
+    ("given", "kept"),
+    [
+        ("TINYINT", "BIGINT"),
+        ("INT", "BIGINT"),
+        ("BIGINT", "BIGINT"),
+        ("FLOAT", "DOUBLE"),
+        ("DOUBLE", "DOUBLE"),
+        ("DECIMAL(8,2)", "DECIMAL(18,2)"),
+        ("DECIMAL(33,3)", "DECIMAL(38,3)"),
+    ],
+)
+def test_totals_in_a_new_table_have_the_type_of_a_sum(child: SparkSession, given: str, kept: str) -> None:
+    """Its columns stay as they are made, so they are made for totals; a table that is there may have the type of the step."""
+
+    def declared() -> Flow:
+        flow = Flow("f")
+        flow.stream("line").select(item_id="coalesce(item_id, '')", total=f"CAST(qty AS {given})").into("sums", keys="item_id", additive=["total"])
+        return flow
+
+    assert analysed(declared(), child).new_tables["sums"].ddl() == f"`item_id` STRING NOT NULL, `total` {kept}"
+    for there in (given, kept):
+        table = declare_table("sums", f"item_id STRING, total {there}", keys=["item_id"])
+        assert analyse(declared(), STREAMS, {"sums": table}, child).new_tables == {}
+
+
 def test_structs_are_compared_by_their_fields(child: SparkSession) -> None:
     """They can be keys and arguments of measures, unless a field cannot be compared."""
     flow = Flow("f")

@@ -12,6 +12,7 @@ from pyspark.sql.types import (
     BooleanType,
     DataType,
     DateType,
+    DecimalType,
     DoubleType,
     FloatType,
     IntegralType,
@@ -62,6 +63,19 @@ def means_the_same(given: DataType, wanted: DataType) -> bool:
 def keeps_apart(given: DataType, wanted: DataType) -> bool:
     """Return whether two different values stay different, so that a key is still one: not if whole numbers become floating-point ones."""
     return not (isinstance(given, IntegralType) and _is_floating(wanted))
+
+
+def type_of_sum(kind: DataType) -> DataType:
+    """Return the type of the sum of such values, as Spark has it; what is no number stays as it is."""
+    match kind:
+        case DecimalType():
+            return DecimalType(min(38, kind.precision + 10), kind.scale)
+        case IntegralType():
+            return LongType()
+        case FloatType():
+            return DoubleType()
+        case _:
+            return kind
 
 
 def needs_cast(given: DataType, wanted: DataType, *, is_total: bool) -> bool:

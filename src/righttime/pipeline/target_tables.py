@@ -20,7 +20,7 @@ from righttime.pipeline.expressions import Expressions
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.nodes import Node, Target
 from righttime.pipeline.step_columns import SchemaLike, named, spark_schema
-from righttime.pipeline.stored_types import keeps_apart, means_the_same, needs_cast
+from righttime.pipeline.stored_types import keeps_apart, means_the_same, needs_cast, type_of_sum
 
 
 class TargetTables:
@@ -32,10 +32,11 @@ class TargetTables:
         self.expressions = expressions
 
     def new_table(self, target: Target) -> TableSchema:
-        """Return the table that a target without one is kept in."""
+        """Return the table that a target without one is kept in. Totals are wider than what they are of: they have the types of Spark's sums."""
         given = self.schemas[target.node]
         _refuse_unknown(self.flow, target, {field.name: field for field in given})
-        columns = to_arrow_schema(given.toNullable(), timezone="UTC")
+        kept = StructType([_summed(field) if field.name in target.additive else field for field in given])
+        columns = to_arrow_schema(kept.toNullable(), timezone="UTC")
         try:
             return declare_table(target.table, columns, keys=target.keys)
         except BadTable as error:
@@ -70,6 +71,10 @@ class TargetTables:
         fits = self.expressions.can_store(given.dataType, wanted.dataType) and means_the_same(given.dataType, wanted.dataType)
         if not fits or (given.name in target.keys and not keeps_apart(given.dataType, wanted.dataType)):
             raise _fixed(self.flow, target, table, f"its column {given.name!r} is {kept}, where the step gives {found}")
+
+
+def _summed(field: StructField) -> StructField:
+    return StructField(field.name, type_of_sum(field.dataType), field.nullable)
 
 
 def _check_target_keys(flow: Flow, target: Target, table: SchemaLike, given: Mapping[str, Any]) -> None:
