@@ -1,6 +1,7 @@
 """Drains on Spark: the worked examples of the sheet, job by job and fused, and rows that fail."""
 
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -8,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from righttime.errors.flows import ExpectationFailed, KeyTwice, LookupFailed, StepFailed, TooManyDeadLetters
+from righttime.errors.flows import ExpectationFailed, KeyTwice, LookupFailed, StepFailed, TooManyDeadLetters, TotalTooLarge
 from righttime.flows.letters import LetterBook
 from righttime.pipeline.flow import Flow
 from righttime.pipeline.spans import Spans
@@ -445,10 +446,27 @@ def test_a_total_that_fails_in_its_table_is_named(child: SparkSession, way: str)
     bench.drain(1)
     bench.put("s", 2, {"k": 2, "id": 1, "v": 2**62})
 
-    with pytest.raises(StepFailed) as caught:
+    with pytest.raises(TotalTooLarge) as caught:
         bench.run(2)
 
     assert caught.value.context["origin"] == guilty
+    total = "v of table 't'" if way == "additive" else "v = sum(v)"
+    assert caught.value.context["reason"] == f"{total}: the value {2**63} cannot be cast to BIGINT"
+
+
+@pytest.mark.parametrize(("kind", "value", "total"), [("INT", 2**31 - 1, "4294967294"), ("DECIMAL(4,2)", Decimal("99.99"), "199.98")])
+def test_a_total_that_its_column_cannot_hold_is_named(child: SparkSession, kind: str, value: Any, total: str) -> None:
+    """With the table, the key, and a way out that can be gone: the rows are mended at their source, and what was wrong is taken together with that."""
+    flow = Flow("narrow")
+    flow.stream("s").select("id", "v").into("t", keys=["id"], additive=["v"])
+    bench = Bench(flow, child, streams={"s": (f"k INT, id INT, v {kind}", ["k"])}, tables={"t": (f"id INT, v {kind}", ["id"])})
+    bench.put("s", 1, {"k": 1, "id": 1, "v": value}, {"k": 2, "id": 2, "v": value}, {"k": 3, "id": 3, "v": value}, {"k": 4, "id": 2, "v": value})
+
+    with pytest.raises(TotalTooLarge) as caught:
+        bench.run(1)
+
+    assert caught.value.context["reason"] == f"column `v` {kind} of table 't' would be {total} for key {{'id': 2}}"
+    assert "Change or delete rows of it at their source and run the flow again" in str(caught.value)
 
 
 def test_expectations_keep_drop_and_count(child: SparkSession) -> None:

@@ -19,6 +19,11 @@ SAID = {
     ),
     '[CAST_OVERFLOW] The value 2000 of the type "INT" cannot be cast to "TINYINT" due to an overflow. Use `try_cast` to tolerate overflow and return NULL '
     "instead. SQLSTATE: 22003": "the value 2000 cannot be cast to TINYINT; try_cast gives null instead",
+    '[CAST_OVERFLOW] The value 18446744073709551614BD of the type "DECIMAL(38,0)" cannot be cast to "BIGINT" due to an overflow. Use `try_cast` to tolerate '
+    "overflow and return NULL instead. SQLSTATE: 22003": "the value 18446744073709551614 cannot be cast to BIGINT; try_cast gives null instead",
+    '[CAST_OVERFLOW] The value 1.0E20D of the type "DOUBLE" cannot be cast to "INT" due to an overflow. SQLSTATE: 22003': (
+        "the value 1.0E20 cannot be cast to INT"
+    ),
     f"[ARITHMETIC_OVERFLOW] overflow. Use 'try_multiply' to tolerate overflow and return NULL instead. {ANSI} SQLSTATE: 22003": (
         "overflow; try_multiply gives null instead"
     ),

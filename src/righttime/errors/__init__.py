@@ -38,6 +38,7 @@
     │   │   ├── ExpectationFailed  flow.expectation
     │   │   ├── LookupFailed     flow.lookup
     │   │   ├── StepFailed       flow.step
+    │   │   │   └── TotalTooLarge  flow.total
     │   │   ├── TooManyDeadLetters  flow.dead_letters
     │   │   ├── DrainTooLarge    flow.drain_too_large
     │   │   ├── UnknownFlowLetter  flow.letter_unknown
@@ -191,6 +192,7 @@ from righttime.errors.flows import (
     TableTapped,
     TargetChanged,
     TooManyDeadLetters,
+    TotalTooLarge,
     TypeClash,
     UnknownFlowLetter,
     UnknownInFlow,
@@ -389,6 +391,7 @@ __all__ = [
     "TargetChanged",
     "TooManyDeadLetters",
     "TooManySnapshots",
+    "TotalTooLarge",
     "TypeClash",
     "UnknownColumn",
     "UnknownFlowLetter",

@@ -102,6 +102,13 @@ class StepFailed(SaysWhy, FlowError):
     code = "flow.step"
 
 
+class TotalTooLarge(StepFailed):
+    """Flow {flow!r}: a total of the step declared at {origin} does not fit: {reason}. Nothing was published. Change or delete rows of it at their source
+    and run the flow again; or have a wider total, such as of CAST(x AS DECIMAL(38, 0)), in another table."""
+
+    code = "flow.total"
+
+
 class TooManyDeadLetters(SaysWhy, FlowError):
     """Flow {flow!r}: more than {bound} rows of jobs {jobs} fail (dead_letters_max), the last at {origin}: {reason}.
     Nothing was published; correct the flow or the source, or raise the bound."""

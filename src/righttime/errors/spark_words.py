@@ -25,6 +25,8 @@ _SHORTER = tuple(
         (r"\. \(line (\d+), pos (\d+)\)", r" (line \1, position \2)"),
         (r" Please, refer to '[^']*' for a fix\.", ""),
         (r" Correct the value as per the syntax, or change its target type\.", ""),
+        # As Spark writes a number in SQL: its type is one letter or two behind it.
+        (r"The value (-?[\d.]+(?:E[+-]?\d+)?)(?:BD|[YSLFD]) of the type", r"The value \1 of the type"),
         (
             r'The value (.*) of the type "[^"]*" cannot be cast to "([^"]*)"(?: because it is malformed| due to an overflow)',
             r"the value \1 cannot be cast to \2",

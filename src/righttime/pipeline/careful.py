@@ -7,6 +7,7 @@ Promise: a row that fails does so in every drain, when it comes and when it goes
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import dropwhile
@@ -17,13 +18,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from righttime.errors.flows import StepFailed
-from righttime.errors.spark_words import told_by_java, without_task
+from righttime.errors.flows import StepFailed, TotalTooLarge
+from righttime.errors.spark_words import in_short, told_by_java, without_task
 from righttime.pipeline.again import image_of
 from righttime.pipeline.collecting import TooMuchOutput, bounded, collect, rows_in
 from righttime.pipeline.failed import DeadLetter, FailedRows
 from righttime.pipeline.guard import RowStep
-from righttime.pipeline.nodes import Node, Target
+from righttime.pipeline.nodes import Aggregate, Node, Target
 from righttime.pipeline.nullable import with_nulls
 from righttime.pipeline.operators.query import Frame, frame_of
 from righttime.pipeline.operators.signed import JOB, WEIGHT, Signed
@@ -34,6 +35,7 @@ SparkFailure = (PySparkException, Py4JError)
 GROUP = "righttime-drains-"  # how the names of our groups of Spark jobs begin
 _GIVEN_UP = f"part of cancelled job group {GROUP}"
 _REASON_MAX = 500
+_OVERFLOW = re.compile(r"\[(?:CAST_OVERFLOW|ARITHMETIC_OVERFLOW|NUMERIC_VALUE_OUT_OF_RANGE)\b")
 
 
 class DrainGivenUp(Exception):
@@ -82,7 +84,7 @@ class Careful:
             with quiet():
                 return action()
         except SparkFailure as error:
-            raise StepFailed(flow=self._flow, origin=str(node.origin), reason=reason_of(error)) from error
+            raise _failed(self._flow, node, reason_of(error)) from error
 
     def _sift(self, trial: _Trial, table: pa.Table) -> list[_Made]:
         """Return what was made of the rows that pass, halving until the rows that fail stand alone."""
@@ -130,6 +132,24 @@ class _Made:
     signed: Signed
     schema: StructType
     table: pa.Table
+
+
+def _failed(flow: str, node: Node | Target, reason: str) -> StepFailed:
+    """Return the error for a step of which no single row can be blamed; arguments of measures are computed before, so what overflows in one is a total."""
+    match node:
+        case Aggregate(measures=measures):
+            # An average is never cast to another type than that of decimals, which fails in other words.
+            functions = ("sum",) if "[CAST_OVERFLOW" in reason else ("sum", "avg")
+            totals = [f"{one.name} = {one.function}({one.expression})" for one in measures if one.function in functions]
+        case Target(additive=additive):
+            totals = [f"{name} of table {node.table!r}" for name in additive]
+        case _:
+            totals = []
+    if not totals or not _OVERFLOW.search(reason):
+        return StepFailed(flow=flow, origin=str(node.origin), reason=reason)
+    # Spark's way out, a function that gives null, cannot be put into a sum.
+    said = f"{' or '.join(totals)}: {in_short(reason).split('; try_', 1)[0]}"
+    return TotalTooLarge(flow=flow, origin=str(node.origin), reason=said)
 
 
 def raise_if_given_up(error: Exception) -> None:

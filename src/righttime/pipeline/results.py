@@ -20,9 +20,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from righttime.changes.ddl import format_columns
 from righttime.changes.schema import TableSchema
 from righttime.changes.shown import shown_rows
-from righttime.errors.flows import ExpectationFailed, KeyTwice, LookupFailed, StepFailed
+from righttime.errors.flows import ExpectationFailed, KeyTwice, LookupFailed, TotalTooLarge
 from righttime.pipeline.analysis import Analysed
 from righttime.pipeline.failed import DeadLetter, FailedRows
 from righttime.pipeline.filed import FiledLines, FiledRows, Held, Lines
@@ -178,9 +179,19 @@ class Results:
                 lines.column(field.name).cast(field.type) if field.name in lines.column_names else pa.nulls(lines.num_rows, field.type) for field in schema
             ]
         except pa.ArrowInvalid as error:
-            raise StepFailed(flow=self._analysed.flow.name, origin=str(target.origin), reason=f"a total does not fit into its column: {error}") from error
+            raise self._too_large(target, lines) from error
         fields = [lines.schema.field(JOB), lines.schema.field(OPERATION), *(field.with_nullable(True) for field in schema)]
         return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+    def _too_large(self, target: Target, lines: pa.Table) -> TotalTooLarge:
+        """Return the error for lines of which a total does not fit into its column: it has been computed in the type of Spark's sum."""
+        schema = self._analysed.tables[target.table]
+        places = ((name, _misfit(lines.column(name), schema.field(name).type)) for name in target.additive)
+        name, place = next((name, place) for name, place in places if place is not None)
+        line = shown_rows(lines.slice(place, 1))[0]
+        kind, key = format_columns(pa.schema([schema.field(name).with_nullable(True)])), {column: line[column] for column in target.keys}
+        reason = f"column {kind} of table {target.table!r} would be {line[name]} for key {key}"
+        return TotalTooLarge(flow=self._analysed.flow.name, origin=str(target.origin), reason=reason)
 
     def _without_key(self, name: str, rows: Held, failed: FailedRows) -> list[DeadLetter]:
         """Return the rows without a key as dead letters; not as those of the step itself, of which each key has one."""
@@ -258,6 +269,28 @@ def _nets(notes: Held) -> Iterator[pa.Table]:
     elif notes.num_rows:
         net = notes.group_by([JOB, ROW]).aggregate([(WEIGHT, "sum")]).rename_columns([JOB, ROW, WEIGHT])
         yield net.filter(pc.not_equal(net.column(WEIGHT), 0))
+
+
+def _misfit(column: pa.ChunkedArray, kind: pa.DataType) -> int | None:
+    """Return the place of the first value that has no counterpart in a type, None if all have."""
+    first, rest = 0, column
+    while not _fits(rest, kind):
+        if len(rest) == 1:
+            return first
+        half = len(rest) // 2
+        if _fits(rest.slice(0, half), kind):
+            first, rest = first + half, rest.slice(half)
+        else:
+            rest = rest.slice(0, half)
+    return None
+
+
+def _fits(column: pa.ChunkedArray, kind: pa.DataType) -> bool:
+    try:
+        column.cast(kind)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _at(table: pa.Table, places: Iterable[int]) -> pa.Table:
