@@ -390,6 +390,10 @@ def test_commits_of_a_source_come_in_the_order_of_their_times(streams: Streams) 
     assert line.insert([{"id": 2}], time=301).time_us == 301
     with pytest.raises(StreamTime):
         line.insert([{"id": 3}])
+    streams.create("own", "id INT", keys=["id"])
+    for time_us in (None, 400):
+        with pytest.raises(StreamTime, match=r"Stream 'line': .*the warehouse issues those of stream 'own'.* append to them one after the other"):
+            streams.append({"own": [{"id": 1}], "line": [{"id": 3}]}, time_us=time_us)
     for wrong in (1.5, True, "now"):
         with pytest.raises(StreamTime, match="microseconds"):
             line.insert([{"id": 3}], time=wrong)  # type: ignore[arg-type]

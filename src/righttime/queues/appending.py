@@ -24,7 +24,7 @@ from righttime.queues.letters import letters_of
 from righttime.queues.open_stream import OpenStream
 from righttime.queues.reading import ReadableStreams
 from righttime.queues.segments import SegmentCache
-from righttime.queues.times import check_time
+from righttime.queues.times import check_same_times, check_time
 from righttime.settings import Settings
 from righttime.telemetry import get_log
 
@@ -93,6 +93,7 @@ class FedStreams(ReadableStreams):
         for name in changes:
             if not tapping and (table := self.schema(name).table) is not None:
                 raise BadStream(stream=name, reason=f"it has the changes of table {table!r}; change the table")
+        check_same_times(self.schema(name) for name in changes)
         check_transaction(transaction, changes)
         givens = [self._given(name, rows_given(name, one)) for name, one in changes.items()]
         terms = Terms(transaction, time_us, append_id, straight=tapping and any(self._is_large(given) for given in givens))

@@ -5,6 +5,8 @@ Out: nothing, or `StreamTime` with what is wrong.
 Promise: pure; a time that passes is one that the source can have meant.
 """
 
+from collections.abc import Iterable
+
 from righttime.changes.position import time_text
 from righttime.errors.flows import StreamTime
 from righttime.queues.declared import StreamSchema
@@ -29,6 +31,17 @@ def check_time(schema: StreamSchema, time_us: int | None, *, now_us: int) -> Non
         raise StreamTime(stream=schema.name, reason=f"the time {shown(time_us)} is more than a day ahead; numbers are microseconds since 1970")
     # Small numbers are left to tests with clocks of their own: by those, nothing is of this age.
     check_unit(schema.name, time_us, end_us=now_us + _AHEAD_US)
+
+
+def check_same_times(schemas: Iterable[StreamSchema]) -> None:
+    """Raise `StreamTime` for one append to streams whose sources give the times and to others: it has one time, or none."""
+    kinds = {schema.times: schema.name for schema in schemas}
+    if len(kinds) > 1:
+        reason = (
+            f"its commit times come from the source, and the warehouse issues those of stream {kinds['warehouse']!r}; "
+            "one append has one time, so streams of both kinds cannot be in it: append to them one after the other"
+        )
+        raise StreamTime(stream=kinds["source"], reason=reason)
 
 
 def check_unit(stream: str, time_us: int, *, end_us: int = _AGE_ENDS_US) -> None:
