@@ -266,7 +266,8 @@ def test_a_query_over_a_silent_source_is_told_which_stream_it_waits_for(stage: S
     stage.lagging.insert([{"k": 1, "v": 1}], time=101 * SECOND)
     assert stage.rows("late") == {1: 1}
     stage.clock.set(146.0)
-    late = r"its stream 'lagging' has told of everything up to 1970-01-01T00:01:41\S*, 15.000 s before; append to it, or tell with heartbeat\(\)"
+    told = r"its stream 'lagging' has told of everything up to 1970-01-01T00:01:41\S*"
+    late = rf"{told}, 15.000 s short of what the query needs; append to it, or tell with heartbeat\(\)"
     with pytest.raises(FreshnessUnavailable, match=late):
         stage.rows("late", wait="0s")
     with stage.reader() as reader, pytest.raises(FreshnessUnavailable, match=f"this handle only reads; {late}"):

@@ -254,6 +254,6 @@ def _why_late(flow: Maintainer, cut_us: int) -> str:
     """Say what a query waits for: somebody to run the flow, its sources, or just a job."""
     reasons = [flow.trouble] if flow.trouble else []
     if flow.arrived_us is not None and flow.arrived_us < cut_us:
-        before = f", {flow.waits_for_source_s(cut_us):.3f} s before" if flow.arrived_us else ""
-        reasons.append(f"its stream {flow.late_stream!r} has told of {flow.told}{before}; {HOW_TO_TELL}")
+        short = f", {flow.waits_for_source_s(cut_us):.3f} s short of what the query needs" if flow.arrived_us else ""
+        reasons.append(f"its stream {flow.late_stream!r} has told of {flow.told}{short}; {HOW_TO_TELL}")
     return "; ".join(reasons) or flow.hindrance or "a job with these changes is being computed"
