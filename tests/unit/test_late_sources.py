@@ -270,6 +270,8 @@ def test_a_query_over_a_silent_source_is_told_which_stream_it_waits_for(stage: S
     late = rf"{told}, 15.000 s short of what the query needs; append to it, or tell with heartbeat\(\)"
     with pytest.raises(FreshnessUnavailable, match=late):
         stage.rows("late", wait="0s")
+    (need,) = stage.wh.explain("SELECT * FROM late").flows
+    assert need.waits_for_source_s == 15.0, "45 seconds without the 30 that are put up with"
     with stage.reader() as reader, pytest.raises(FreshnessUnavailable, match=f"this handle only reads; {late}"):
         reader.read("late")
 
