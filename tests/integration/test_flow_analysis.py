@@ -286,6 +286,17 @@ def test_a_target_that_exists_says_that_its_columns_stay(child: SparkSession) ->
     )
 
 
+@pytest.mark.parametrize("of", ["SELECT sk FROM nowhere", "SELECT 1"])
+def test_a_subquery_is_told_as_one(child: SparkSession, of: str) -> None:
+    """Also one over tables, which Spark would look for, and not find: nothing can be named in it."""
+    flow = Flow("f")
+    counted(flow.stream("item").where(f"sk IN ({of})"))
+
+    with pytest.raises(BadDeclaration, match=r"cannot be used: it has a subquery; use lookup\(\) or join\(\)\. Correct it in flow 'f'"):
+        analysed(flow, child)
+
+
+@pytest.mark.parametrize(
     ("given", "kept"),
     [
         ("TINYINT", "BIGINT"),

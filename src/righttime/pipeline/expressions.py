@@ -25,10 +25,11 @@ from righttime.pipeline.translate import quiet
 
 Reads = dict[str, frozenset[str]]
 
+_SUBQUERY = "it has a subquery; use lookup() or join()"
 _REFUSED = {
     "AGGREGATE_EXPRESSION": "it has an aggregate; use aggregate()",
     "WINDOW_EXPRESSION": "it has a window; a row may depend on no other row",
-    "PLAN_EXPRESSION": "it has a subquery; use lookup() or join()",
+    "PLAN_EXPRESSION": _SUBQUERY,
     "GENERATOR": "it gives several rows; use apply() with rows='any'",
     "CURRENT_LIKE": "it depends on the time or the session of the run; a row must always give the same value",
 }
@@ -102,7 +103,9 @@ class Expressions:
     def _resolved(self, frame: DataFrame, name: str, expression: str, origin: Origin) -> tuple[StructField, frozenset[str]]:
         try:
             with quiet():
-                self._parse(f"({expression}\n)")  # as drains write it: a name behind it would be its alias here, and there every row would fail
+                parsed = self._parse(f"({expression}\n)")  # as drains write it: a name behind it would be its alias here, and there every row would fail
+                if parsed.containsPattern(self._patterns[_SUBQUERY]):
+                    raise BadExpression(flow=self._flow, origin=origin, expression=expression, reason=_SUBQUERY)  # Spark would look for its tables first
                 found = frame.select(F.expr(expression).alias(name))
         except PySparkException as error:
             raise self._refusal(error, frame, expression, origin) from error
