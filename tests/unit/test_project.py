@@ -177,8 +177,10 @@ def test_a_flow_declares_its_streams() -> None:
     assert flow.stream("line").node is lines.node
     assert flow.missing({}) == [line]
     assert flow.missing({"line": line}) == []
-    with pytest.raises(BadDeclaration, match="exists with other columns") as caught:
-        flow.missing({"line": declare_stream("line", "id INT")})
+    with pytest.raises(
+        BadDeclaration, match=r"exists with another declaration: its keys are none, given id; its on_bad is 'error', given 'dead_letter'. Cor"
+    ) as caught:
+        flow.missing({"line": declare_stream("line", "id INT, qty INT")})
     assert caught.value.context["origin"].line == lines.node.origin.line + 1, "the line that declares it"
 
 

@@ -561,10 +561,12 @@ def test_declarations_are_checked(streams: Streams) -> None:
     for lag in ("30s", 0):
         with pytest.raises(BadStream, match='tolerance= is for a stream with times="source"'):
             streams.create("bad", "id INT", tolerance=lag)
-    with pytest.raises(StreamExists):
+    with pytest.raises(StreamExists, match="Stream 'line' exists already; its declaration is the same"):
         streams.create("LINE", DDL, keys=["id"])
-    with pytest.raises(StreamExists):
+    with pytest.raises(StreamExists, match=r"Stream 'line' exists already; its keys are id, given none. Use"):
         streams.create("line", DDL, if_not_exists=True)
+    with pytest.raises(StreamExists, match=r"its columns are `id` INT, .*, given `id` BIGINT; its times are 'warehouse', given 'source'. Use"):
+        streams.create("line", "id BIGINT", keys=["id"], times="source")
     assert streams.create("line", DDL, keys=["id"], if_not_exists=True) == line.schema
     with pytest.raises(UnknownStream, match="known streams: line"):
         streams.append({"lines": []})

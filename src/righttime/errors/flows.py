@@ -175,7 +175,7 @@ class UnknownStream(StreamError):
 
 
 class StreamExists(StreamError):
-    """Stream {stream!r} exists already. Use another name, the existing stream, or if_not_exists=True with the same declaration."""
+    """Stream {stream!r} exists already; {declared}. Use another name, the existing stream, or if_not_exists=True with the same declaration."""
 
     code = "stream.exists"
 

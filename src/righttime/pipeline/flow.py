@@ -44,7 +44,7 @@ from righttime.pipeline.nodes import (
     Union,
     Where,
 )
-from righttime.queues.declared import OnBad, StreamSchema, Times, declare_stream
+from righttime.queues.declared import OnBad, StreamSchema, Times, declare_stream, differences
 
 Names = str | Sequence[str]
 On = str | Sequence[str] | Mapping[str, str]
@@ -120,9 +120,10 @@ class Flow:
     def missing(self, known: Mapping[str, StreamSchema]) -> list[StreamSchema]:
         """Return the declared streams that are not known yet; raise if one is known with another declaration."""
         for schema in self.declared:
-            if known.get(schema.name, schema) != schema:
-                origin = declared_at(self, schema.name)
-                raise BadDeclaration(flow=self.name, origin=origin, reason=f"stream {schema.name!r} exists with other columns, keys or options")
+            there = known.get(schema.name, schema)
+            if there != schema:
+                reason = f"stream {schema.name!r} exists with another declaration: {differences(schema, there)}"
+                raise BadDeclaration(flow=self.name, origin=declared_at(self, schema.name), reason=reason)
         return [schema for schema in self.declared if schema.name not in known]
 
     @property

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from righttime.changes.ddl import format_columns
 from righttime.changes.durations import Duration, duration_us
 from righttime.changes.schema import TableSchema, declare_table
 from righttime.changes.types import TIMESTAMP
@@ -102,6 +103,27 @@ def declare_stream(
         reason = 'tolerance= is for a stream with times="source", whose source may lag; one with times of the warehouse is always complete'
         raise BadStream(stream=name, reason=reason)
     return StreamSchema(checked.name, checked.columns, checked.keys, times, on_bad, tolerance_us, comment, table)
+
+
+def differences(given: StreamSchema, known: StreamSchema) -> str:
+    """Return in what the declaration of a stream differs from that of the one that is there; nothing if it does not."""
+    pairs = ((what, one, other) for (what, one), (_, other) in zip(_parts(given), _parts(known), strict=True))
+    return "; ".join(f"its {what} {other}, given {one}" for what, one, other in pairs if one != other)
+
+
+def _parts(schema: StreamSchema) -> list[tuple[str, str]]:
+    # That keys are never null goes without saying, or other keys would be other columns, too.
+    columns = pa.schema([field.with_nullable(field.nullable or field.name in schema.keys) for field in schema.columns])
+    tolerance = "none" if schema.tolerance_us is None else f"{schema.tolerance_us / 1e6:g} s"
+    return [
+        ("columns are", format_columns(columns)),
+        ("keys are", ", ".join(schema.keys) or "none"),
+        ("times are", repr(schema.times)),
+        ("on_bad is", repr(schema.on_bad)),
+        ("tolerance is", tolerance),
+        ("comment is", repr(schema.comment)),
+        ("table is", schema.table or "none"),
+    ]
 
 
 def rows_given(stream: str, given: Any) -> Any:

@@ -16,7 +16,7 @@ from righttime.changes.durations import Duration
 from righttime.errors import NameTaken
 from righttime.errors.flows import StreamExists
 from righttime.queues.appending import CATALOGUE, Issue
-from righttime.queues.declared import OnBad, StreamSchema, Times, declare_stream
+from righttime.queues.declared import OnBad, StreamSchema, Times, declare_stream, differences
 from righttime.queues.open_stream import OpenStream, is_new
 from righttime.queues.tapping import FollowingStreams
 from righttime.settings import Settings
@@ -64,7 +64,7 @@ class Streams(FollowingStreams):
             if known is not None:
                 if if_not_exists and known.schema == schema:
                     return known.schema
-                raise StreamExists(stream=schema.name)
+                raise StreamExists(stream=schema.name, declared=differences(schema, known.schema) or "its declaration is the same")
             if schema.table != schema.name and (kind := self._kind_of(schema.name)) is not None:
                 raise NameTaken(kind=kind, name=schema.name)
             folder = self._folder / schema.name
