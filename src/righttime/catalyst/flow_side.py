@@ -32,8 +32,8 @@ class FlowSide(CatalystMemory):
                 found = self.links[source] = Maintainer(source, Condition(self.lock), "flow", alive_s=self.clock.monotonic_s())
                 found.horizon_us = self.head.source(source).last.time_us
             for name in set(tables) - set(found.tables):
-                memory = self.table(name)
-                if not memory.rows_stored and not memory.rows_unstored:
+                memory = self.tables.get(name)  # a flow may have been about to make it when its process died
+                if memory is not None and not memory.rows_stored and not memory.rows_unstored:
                     # What others did to it is over, but jobs of a source that lags may be shown at times before that: all is settled anew, in its order.
                     memory.settle_anew(self.row_ids.last)
             for table in found.tables:
