@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
 from righttime.pipeline.analysis import Analysed
@@ -23,6 +24,7 @@ from righttime.pipeline.operators.signed import Signed
 Inputs = Mapping[str, DataFrame | None]
 
 _TASKS_MAX = 16  # for each core
+_AS_BYTES = StorageLevel.MEMORY_AND_DISK
 
 
 class Shared:
@@ -44,7 +46,8 @@ class Shared:
             return made
         columns = tuple(name for name in made.columns if name.startswith("_") or name in self._analysed.used[step])
         before = frame_of(self._gathered(replace(made, columns=columns).rows()))
-        frame = before.localCheckpoint(eager=False)
+        # As bytes where rows are few: of objects Spark estimates the size again and again, which takes a fifth of a small drain.
+        frame = before.localCheckpoint(eager=False, storageLevel=_AS_BYTES if self._reach == "task" else None)
         self._cuts.append((before, frame))
         return replace(made, frame=frame, columns=columns)
 

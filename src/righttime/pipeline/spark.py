@@ -238,7 +238,8 @@ def _session_conf(settings: Settings, *, folder: Path) -> dict[str, str]:
         "spark.sql.resultQueryStage.maxThreadThreshold": str(settings.queries_max),
         # A drain of a flow compiles about a hundred pieces of code; kept, the next drain finds them. The default is 100 for all sessions.
         "spark.sql.codegen.cache.maxEntries": "5000",
-        # What a user interface would show, kept in memory even without one.
+        # What a user interface would show, made and kept in memory even without one. Each plan is put into words, and again whenever it changes.
+        "spark.sql.ui.explainMode": "simple",
         "spark.sql.ui.retainedExecutions": "20",
         "spark.ui.retainedJobs": "100",
         "spark.ui.retainedStages": "100",
