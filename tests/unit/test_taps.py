@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -241,6 +241,20 @@ def test_the_table_of_a_flow_is_not_tapped(stage: Stage) -> None:
     stage.run()
     with pytest.raises(BadStream, match="kept by flow 'plain', and only tables that producers load can be tapped; add steps to that flow"):
         stage.wh.tap("copy")
+
+
+def test_a_table_that_a_flow_begins_to_keep_is_tapped_before_it_or_not_at_all(stage: Stage) -> None:
+    """Who taps while a flow takes its targets comes after it: else each would have looked before the other was there, and the flow wrote into a stream."""
+    stage.wh.create_table("target", COLUMNS, keys=["k"], unique=True)
+    flows = stage.wh._flows("test")
+    with ThreadPoolExecutor(1) as pool:
+        with flows._lock:  # as `Flows.run` has it
+            tapping = pool.submit(stage.wh.tap, "target")
+            assert wait([tapping], timeout=0.3).not_done
+            stage.wh._writer("test").catalyst.maintain("flow.plain", ["target"])
+        with pytest.raises(BadStream, match="kept by flow 'plain'"):
+            tapping.result(timeout=20)
+    assert "target" not in stage.wh.streams()
 
 
 def test_a_table_is_not_tapped_while_a_producer_holds_rows_of_it_back(stage: Stage) -> None:

@@ -70,7 +70,7 @@ class Flows:
         self._lock = threading.RLock()
         self.catalogue = Catalogue(parts.folder / "flows")
         self.feed = Feed(parts.catalyst, parts.folder / "streams", settings=parts.settings, kind_of=self._kind_of, declarations=parts.declarations)
-        self.taps = Taps(parts.taps, self.feed.streams)
+        self.taps = Taps(parts.taps, self.feed.streams, starting=self._lock)  # a table is a stream, or kept by a flow
         parts.mover.before_storing = self.taps.before_storing
         self.runners: dict[str, FlowRunner] = {}
         self.attention = Attention(parts.catalyst, self.feed)

@@ -9,6 +9,7 @@ not be told apart any more. So it does not depend on when a stream is pulled wha
 
 import threading
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from righttime.catalyst.capture import table_complete_us
@@ -46,9 +47,11 @@ class TapParts:
 class Taps:
     """The tapped tables of one warehouse; safe to call from any thread. Its lock comes before the mover's and the feed's."""
 
-    def __init__(self, parts: TapParts, streams: Streams) -> None:
+    def __init__(self, parts: TapParts, streams: Streams, *, starting: AbstractContextManager[object]) -> None:
+        """Take `starting` along, which is held while a flow begins to run and takes its targets."""
         self._parts = parts
         self._streams = streams
+        self._starting = starting
         self._catalyst = parts.catalyst
         self._table = TableCommits(parts.catalyst, parts.snapshots, parts.store)
         self._lock = threading.Lock()
@@ -58,14 +61,22 @@ class Taps:
 
     def tap(self, table: TableSchema, stream: str) -> None:
         """Make what happens to a table a stream; its rows as they are become the first changes."""
-        if (keeper := self._catalyst.maintained.get(table.name)) is not None:  # first: how it is declared is not what stands in the way
-            flow = keeper.source.removeprefix("flow.")
-            reason = f"table {table.name!r} is kept by flow {flow!r}, and only tables that producers load can be tapped; add steps to that flow instead"
-            raise BadStream(stream=stream, reason=reason)
+        self._refuse_kept(table, stream)  # first: how it is declared is not what stands in the way
         if not table.unique or not table.in_memory:
             raise BadStream(stream=stream, reason=f"table {table.name!r} is not unique by keys, or has no memory table: its changes could not be told by key")
         now_us = self._catalyst.authority.read_us()
         self._await_producers(table.name, now_us, deadline_s=self._catalyst.clock.monotonic_s() + self._parts.wait_s)
+        with self._starting:
+            self._refuse_kept(table, stream)
+            self._begin(table, stream)
+
+    def _refuse_kept(self, table: TableSchema, stream: str) -> None:
+        if (keeper := self._catalyst.maintained.get(table.name)) is not None:
+            flow = keeper.source.removeprefix("flow.")
+            reason = f"table {table.name!r} is kept by flow {flow!r}, and only tables that producers load can be tapped; add steps to that flow instead"
+            raise BadStream(stream=stream, reason=reason)
+
+    def _begin(self, table: TableSchema, stream: str) -> None:
         schema = self._streams.create(stream, table.columns, keys=table.keys, times="source", table=table.name)
         self._note(schema)
         try:
