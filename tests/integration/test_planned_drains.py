@@ -87,6 +87,51 @@ def test_old_facts_that_change_with_new_ones_are_drained_by_one_plan(bench: Benc
     assert made[-1] == made[0]
 
 
+@pytest.fixture
+def two_files(bench: Bench) -> Bench:
+    """Fifty old sales in one file of each part of the state, and fifty in another; a plan that reads both has been made."""
+    for first in (0, 1000):
+        for number in range(50):
+            bench.put("sale", 2 + first // 1000, {"id": first + number, "k": 1, "v": 100})
+        bench.drain(2 + first // 1000)
+    assert change(bench, 4, 7, 1007, k=2) == {7: 7, 1007: 7}
+    return bench
+
+
+def change(bench: Bench, time: int, *ids: int, k: int) -> dict[int, int]:
+    """Put other items into some old sales; return the totals that are not as they were at first."""
+    for number in ids:
+        bench.put("sale", time, {"id": number, "k": k, "v": 100})
+    return {row["id"]: row["total"] for row in bench.drain(time)[0]["sales"] if row["total"] != 5}
+
+
+def test_a_plan_that_reads_more_files_than_are_needed_serves_too(two_files: Bench) -> None:
+    """Planning takes longer than reading some rows in vain, and these give nothing."""
+    before = plans(two_files)
+    assert change(two_files, 5, 8, k=2) == {7: 7, 8: 7, 1007: 7}
+    assert change(two_files, 6, 1008, k=3) == {7: 7, 8: 7, 1007: 7, 1008: 4}
+    assert change(two_files, 7, 9, 1009, k=3) == {7: 7, 8: 7, 9: 4, 1007: 7, 1008: 4, 1009: 4}
+    assert plans(two_files) == before
+
+
+def test_a_plan_that_reads_too_much_in_vain_is_made_anew(two_files: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It adds up, until the plan that reads only what is needed has paid."""
+    before, made = plans(two_files), []
+    monkeypatch.setattr(planned, "_SPARE_ROWS", 250)  # a hundred in each drain: the groups and the counts of the target in the other file
+    for time in range(5, 10):
+        assert change(two_files, time, 10 + time, k=2) == dict.fromkeys([7, 1007, *range(15, 11 + time)], 7)
+        made.append(plans(two_files) - before)
+    assert made == [0, 0, 1, 1, 1]
+
+
+def test_a_plan_that_would_read_files_that_are_gone_does_not_serve(two_files: Bench) -> None:
+    """Of the two files that it reads one is not needed, and was put together with others meanwhile."""
+    before = plans(two_files)
+    two_files.states.compact(4, files_max=1)  # type: ignore[union-attr]
+    assert change(two_files, 5, 8, k=2) == {7: 7, 8: 7, 1007: 7}
+    assert plans(two_files) == before + 1
+
+
 def test_changed_state_is_read_by_another_plan(bench: Bench) -> None:
     """An item that changes is seen by the next sale, and so is a sale of before that changes."""
     assert sell(bench, 2) == [{"id": 2, "total": 5}]

@@ -145,6 +145,18 @@ def test_a_compacted_state_means_the_same_and_old_plans_can_still_read(store: St
     assert content(StateStore(tmp_path / "flow", "f1")) == {None: 1, 2: 2}
 
 
+def test_rows_are_counted_in_files_that_are_state(store: StateStore) -> None:
+    """Not in those that were summed up, though they are still there for who reads them."""
+    ((_, every),) = store.files(*PART)
+    assert store.rows_in([]) == 0
+    assert (store.rows_in(every[:1]), store.rows_in(every[1:])) == (2, 4)
+    store.compact(3, files_max=1)
+    assert all(Path(file).exists() for file in every)
+    assert store.rows_in(every[2:]) == 2
+    assert store.rows_in(every[:1]) is None
+    assert store.rows_in(every) is None
+
+
 def test_compaction_without_anything_to_put_together_changes_nothing(store: StateStore) -> None:
     """Many files that are each too large to be read together with another stay as they are; columns that may not be null are read with others that may."""
     assert store.compact(6, files_max=0, rows_max=1) == 0

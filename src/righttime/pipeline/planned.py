@@ -2,8 +2,8 @@
 
 In: the changes of a drain as Arrow tables, and the state of its flow.
 Out: what the drain gives.
-Promise: a plan is run again only if a new one would be the same but for the changes themselves: changes in the same streams, and the same files of state; and
-one that was made for few changes, where their number matters, only for few.
+Promise: a plan is run again only if a new one would be the same but for the changes themselves: changes in the same streams, and the same files of state or
+some of them; and one that was made for few changes, where their number matters, only for few.
 What follows from the changes or from other outputs is not computed by Spark; small dimensions stay in its memory as long as a plan.
 
 A plan reads its changes from files whose names stay. Spark lists them when it plans, and opens them when it runs; so they are planned as large as they may
@@ -13,7 +13,7 @@ ever be, and hold the changes of one drain as long as it runs.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -38,7 +38,7 @@ from righttime.pipeline.reach import MIB, TASK_BYTES, Watched, one_task
 from righttime.pipeline.shared import rdd_of
 from righttime.pipeline.spans import Spans
 from righttime.pipeline.spark import SparkOwner, scan_files, set_up
-from righttime.pipeline.states import StateStore
+from righttime.pipeline.states import Files, StateStore
 from righttime.warehouse.durable import remove_quietly
 
 _PLANS_MAX = 4
@@ -46,6 +46,7 @@ _FILE_BYTES = TASK_BYTES + 16 * MIB  # Parquet may take more than Arrow, by its 
 _ONCE = ("Exchange", "Subquery", "InMemoryTableScan")  # how the names of such steps end
 _MAYBE_ONCE = re.compile("|".join(_ONCE), re.IGNORECASE)
 _FEW = 256  # rows of changes: with more of them, comparing all with all may take longer than planning what does not
+_SPARE_ROWS = 1_000_000  # of state that a plan may read in vain until planning anew is cheaper
 _numbers = count(1)
 
 
@@ -54,7 +55,7 @@ class DoesNotFit(Exception):
 
 
 Found = list[tuple[Output, pa.Table]]
-_Seen = tuple[object, ...]
+_Seen = tuple[bool | Files, ...]
 
 
 class PlannedDrains:
@@ -78,7 +79,7 @@ class PlannedDrains:
         """Run the jobs of one drain, by a plan that fits or by a new one; raises as Spark does, `TooMuchState` and `TooMuchOutput`."""
         session = self._ready_session()
         few = self._compares and sum(rows.num_rows for rows in changes.values()) <= _FEW
-        plan = next((plan for plan in self._plans if (few or not plan.few) and plan.fits(self._states, changes, spans)), None)
+        plan = self._fitting([plan for plan in self._plans if few or not plan.few], changes, spans)
         if plan is None:
             last = next((plan for plan in reversed(self._plans) if plan.streams == changes.keys()), None)
             again = last is None or last.runs > 1  # as the last one of its kind did
@@ -96,6 +97,23 @@ class PlannedDrains:
         if len(self._plans) > _PLANS_MAX:
             self._plans.pop(0).close()
         return found
+
+    def _fitting(self, plans: Sequence[PlannedDrain], changes: Mapping[str, pa.Table], spans: Mapping[str, Spans]) -> PlannedDrain | None:
+        """Return the plan that reads what is needed, or little more. What is read in vain adds up until a new plan pays."""
+        nearest, least = None, _SPARE_ROWS + 1
+        for plan in reversed(plans):
+            spare = plan.spare_rows(self._states, changes, spans)
+            if spare is not None and spare < least:
+                nearest, least = plan, spare
+            if spare == 0:
+                break
+        if nearest is None:
+            return None
+        nearest.spared += least
+        if nearest.spared <= _SPARE_ROWS or not least:
+            return nearest
+        nearest.spared = 0
+        return None
 
     def _ready_session(self) -> SparkSession:
         """Return a session that is set up for drains of one task."""
@@ -126,6 +144,7 @@ class PlannedDrain:
         self.streams, self.few = changed, few
         self._rows_max = rows_max
         self.runs = 0
+        self.spared = 0  # rows of state that were read in vain
         version = states.version
         number = next(_numbers)
         self._paths = {name: folder / f"flow.{analysed.flow.name}-plan-{number}-{name}.parquet" for name in changed}
@@ -171,16 +190,23 @@ class PlannedDrain:
             file.truncate(_FILE_BYTES)
         return scan_files(session, columns.append(pa.field(JOB, pa.int64())), [str(self._paths[name])])
 
-    def fits(self, states: StateStore, changes: Mapping[str, pa.Table], spans: Mapping[str, Spans]) -> bool:
-        """Return whether a plan for these changes would be the same, and this one can be run again."""
+    def spare_rows(self, states: StateStore, changes: Mapping[str, pa.Table], spans: Mapping[str, Spans]) -> int | None:
+        """Return how many rows of state this plan would read beyond what a new plan for these changes would; None if it cannot be run for them.
+
+        Files that cannot meet the changes give nothing, as other rows of the files that are needed do not.
+        """
+        if not self._is_known or self.streams != changes.keys():
+            return None
+        spare = _spare_files(self._seen, self._sees(states, spans))
+        rows = None if spare is None else states.rows_in(spare)
         # Last what costs most: of many plans nobody ever asks.
-        return self._is_known and self.streams == changes.keys() and self._seen == self._sees(states, spans) and self._computes_all
+        return rows if rows is not None and self._computes_all else None
 
     def _sees(self, states: StateStore, spans: Mapping[str, Spans]) -> _Seen:
         """Return what the plan would read of the state with changes between these values."""
         traced = self._plan.traced(spans)
 
-        def seen(read: Read) -> object:
+        def seen(read: Read) -> bool | Files:
             if read.only_is_net:
                 return states.is_net(read.step, str(read.part))
             return states.files(read.step, read.part, wanted=None if read.wanted is None else read.wanted(traced))
@@ -227,6 +253,21 @@ class PlannedDrain:
         for number in self._shared:
             # Not unpersist() of the RDD itself: each persist() that would have to follow leaves a note behind that is kept as long as the plan.
             self._context.unpersistRDD(number, True)
+
+
+def _spare_files(seen: _Seen, needed: _Seen) -> set[str] | None:
+    """Return the files that were seen and are not needed; None if something is needed that was not seen, or was different."""
+    spare: set[str] = set()
+    for of_plan, of_drain in zip(seen, needed, strict=True):
+        if of_plan == of_drain:
+            continue
+        if isinstance(of_plan, bool) or isinstance(of_drain, bool):
+            return None
+        known, wanted = dict(of_plan), dict(of_drain)
+        if any(not set(files) <= set(known.get(part, ())) for part, files in wanted.items()):
+            return None
+        spare.update(file for part, files in known.items() for file in set(files) - set(wanted.get(part, ())))
+    return spare
 
 
 def _check_jobs(found: Found, jobs: range) -> None:

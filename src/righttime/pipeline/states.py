@@ -12,7 +12,7 @@ import json
 import secrets
 import shutil
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace as replaced
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,10 @@ _FEW_ROWS = 10_000
 _FILE_ROWS = 1_000_000  # of rows that come in pieces
 _FEW: dict[str, Any] = {"compression": "snappy", "use_dictionary": False, "write_statistics": False}  # a third of the time; soon summed up anyway
 _MANY: dict[str, Any] = {"compression": "zstd"}
+
+
+Files = tuple[tuple[str, tuple[str, ...]], ...]
+"""Parts, and the files of each."""
 
 
 class StateStore:
@@ -88,12 +92,20 @@ class StateStore:
             frame = self._scan(child, (node, part), files)
         return frame.where(f"{JOB} <= {up_to_job}") if up_to_job is not None and drains[-1].last_job > up_to_job else frame
 
-    def files(self, node: str, part: str | None, *, wanted: Spans | None = None) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    def files(self, node: str, part: str | None, *, wanted: Spans | None = None) -> Files:
         """Return which files `frame` would read, or `frames` without a part: the parts, and the files of each."""
         with self._lock:
             parts = self._parts(node) if part is None else [part]
             found = ((name, self._files(self._drains, (node, name), wanted)) for name in parts)
             return tuple((name, files) for name, files in found if files)
+
+    def rows_in(self, files: Collection[str]) -> int | None:
+        """Return how many rows there are in some files; None if one of them is not state any more."""
+        if not files:
+            return 0
+        with self._lock:
+            found = {str(self._folder / file.name): file.rows for drain in self._drains for some in drain.parts.values() for file in some}
+        return sum(found[file] for file in files) if found.keys() >= set(files) else None
 
     def _files(self, drains: Sequence[Manifest], name: PartName, wanted: Spans | None) -> tuple[str, ...]:
         every = [file for drain in drains for file in drain.parts.get(name, ())]
