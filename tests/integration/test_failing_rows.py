@@ -67,6 +67,21 @@ def test_rows_with_structs_go_beside_rows_that_fail(child: SparkSession) -> None
     assert len(dead_letters(bench.results)) == 1
 
 
+@pytest.mark.parametrize("kind", ["ARRAY<TIMESTAMP>", "ARRAY<STRUCT<a: INT>>", "MAP<STRING, ARRAY<INT>>"])
+def test_rows_with_nulls_for_nested_lists_go_beside_rows_that_fail(child: SparkSession, kind: str) -> None:
+    """Half of the rows at a time are tried, and half of an Arrow table with such columns is nothing that PySpark takes as it is."""
+    flow = Flow("nested")
+    flow.stream("s").derive(q="100 DIV v").into("t", keys=["id"])
+    columns = f"id INT NOT NULL, v INT, x {kind}"
+    bench = Bench(flow, child, streams={"s": (columns, ["id"])}, tables={"t": (f"{columns}, q BIGINT", ["id"])})
+    empty: object = {} if kind.startswith("MAP") else []
+    for number, (v, x) in enumerate([(1, empty), (0, empty), (2, None), (2, None)], start=1):
+        bench.put("s", 1, {"id": number, "v": v, "x": x})
+
+    assert [(row["id"], row["q"]) for row in bench.drain(1)[0]["t"]] == [(1, 100), (3, 50), (4, 50)]
+    assert len(dead_letters(bench.results)) == 1
+
+
 def test_bytes_that_are_no_text_are_told_apart_and_not_stored(child: SparkSession, spark_owner: SparkOwner, tmp_path: Path) -> None:
     """Spark makes a text of any bytes. Kept rows are found by it as by any other; a line that has one in its key is a dead letter until it goes."""
     flow = Flow("texts")

@@ -147,3 +147,23 @@ def test_a_state_that_would_take_back_what_is_durable_is_not_written(tmp_path: P
             with pytest.raises(rt.RightTimeError, match="take back"):
                 mover.make_safe()
         assert mover.durable is before
+
+
+def test_no_commit_after_a_crash_gets_a_time_that_an_answer_had_promised(tmp_path: Path) -> None:
+    """Though the clock was set back meanwhile: the receipt says that everything up to its cut was inside, of tables and of streams."""
+    clock = ManualClock(1000.0)
+    wh = rt.open(tmp_path / "wh", clock=clock)
+    wh.create_table("t", "k INT")
+    wh.create_stream("s", "k INT NOT NULL", keys=["k"])
+    with wh.producer(name="p") as load:
+        load.insert("t", {"k": 1})
+        load.commit(durability="log")
+    clock.advance(3600)
+    promised = wh.read("t").receipt
+
+    with rt.open(crash(wh, tmp_path / "left"), clock=ManualClock(2000.0)) as again, again.producer(name="p") as load:
+        load.insert("t", {"k": 2})
+        committed = load.commit(durability="log").commit
+        assert committed.time_us > promised.cut_us
+        assert again.stream("s").insert([{"k": 1}]).time_us > committed.time_us
+        assert sorted(again.read("t").rows()) == [(1,), (2,)]

@@ -26,6 +26,7 @@ from righttime.warehouse.store import Store
 log = get_log("recovery")
 
 _IDS_LOST = 1 << 32  # more than any process has given out since its last durable state
+_RECEIPTS = 1000  # the last ones, of which one has the latest cut that was promised
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,8 @@ def recover(
     rows = sum(_replay(catalyst, entry) for entry in wal.read(state.log_begin, state.log_end))
     for table in state.tables.values():
         _seal_times(catalyst.tables[table.name], table, state.positions)
+    # Also above what was promised to readers: the clock may have been set back since.
+    catalyst.authority.observe(max((receipt.cut_us for receipt in ledger.receipts(limit=_RECEIPTS)), default=0))
     _restore_head(catalyst, state, [*ledger.losses(), *losses], number=max(state.number, ledger.last_number()))
     # Receipts may name rows that the last process had in memory only: their ids are not given to others.
     catalyst.row_ids.last = state.row_id + (_IDS_LOST if crashed else 0)

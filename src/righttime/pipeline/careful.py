@@ -102,7 +102,7 @@ class Careful:
                 self._bury(trial, given, reason_of(error), image_of(table))
                 return []
         middle = table.num_rows // 2
-        return self._sift(trial, table.slice(0, middle)) + self._sift(trial, table.slice(middle))
+        return self._sift(trial, _part(table, 0, middle)) + self._sift(trial, _part(table, middle, table.num_rows))
 
     def _bury(self, trial: _Trial, given: Signed, reason: str, image: bytes) -> None:
         (row,) = frame_of(noted(given, with_row=True)).toArrow().to_pylist()
@@ -116,6 +116,11 @@ class Careful:
             return None
         table = pa.concat_tables([part.table for part in rows])
         return replace(rows[0].signed, frame=self._child.createDataFrame(table, rows[0].schema.toNullable()))
+
+
+def _part(table: pa.Table, begin: int, end: int) -> pa.Table:
+    """Return some of the rows, copied: PySpark cannot take a slice whose lists or maps are nested and have nulls."""
+    return table.take(pa.array(range(begin, end), pa.int64()))
 
 
 @dataclass(frozen=True)
