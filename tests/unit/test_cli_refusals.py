@@ -82,6 +82,7 @@ class Failing:
     """A flow that fails in a way that nobody has a name for."""
 
     failure = None
+    _rebuilding = False
 
     def wait(self) -> None:
         raise ValueError("the well is dry")
@@ -117,6 +118,15 @@ def test_flows_that_are_stopped_before_they_are_done_are_named(capsys: pytest.Ca
     run_flows._say_unfinished(wh, [done, under_way])
 
     assert capsys.readouterr().err == "Stopped before returns was up to date: 1,234 changes wait for the next run.\n"
+
+
+def test_a_stop_before_targets_are_built_anew_says_how_that_is_done(capsys: pytest.CaptureFixture[str]) -> None:
+    """A plain run may be refused, for the declaration has changed, and takes other changes."""
+    load = failed_load()
+    load.ended = False
+    load.running._rebuilding = True  # type: ignore[misc]
+    run_flows._say_unfinished(SimpleNamespace(flows=lambda: [SimpleNamespace(name="sales", rows_waiting=7)]), [load])  # type: ignore[arg-type]
+    assert capsys.readouterr().err == ("Stopped before sales was built anew: its tables stay as they were; `righttime run --refresh sales` begins again.\n")
 
 
 def test_one_change_waits(capsys: pytest.CaptureFixture[str]) -> None:

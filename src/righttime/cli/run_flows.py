@@ -257,10 +257,17 @@ def _say_unfinished(wh: Warehouse, loads: Sequence[Load]) -> None:
     """Say what a stop has left for the next run."""
     waiting = {status.name: status.rows_waiting for status in wh.flows()}
     for load in loads:
-        if not load.ended:
-            left = waiting.get(load.flow.name, 0)
+        name = load.flow.name
+        if not load.ended and load.running._rebuilding:
+            err().print(
+                f"Stopped before {name} was built anew: its tables stay as they were; `righttime run --refresh {name}` begins again.",
+                markup=False,
+                soft_wrap=True,
+            )
+        elif not load.ended:
+            left = waiting.get(name, 0)
             rest = ("1 change waits" if left == 1 else f"{left:,} changes wait") + " for the next run" if left else "the next run stores it"
-            err().print(f"Stopped before {load.flow.name} was up to date: {rest}.", markup=False, soft_wrap=True)
+            err().print(f"Stopped before {name} was up to date: {rest}.", markup=False, soft_wrap=True)
 
 
 def _keep(wh: Warehouse, loads: Sequence[Load], stop: threading.Event, door: Door | None, *, debug: bool) -> bool:

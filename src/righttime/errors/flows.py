@@ -285,7 +285,7 @@ class NotHere(FlowError):
 
 class KeyTwice(FlowError):
     """Flow {flow!r}, job {job}: table {table!r}, kept by the step declared at {origin}, would have two rows with key {key}.
-    Give it keys that are unique, or make it additive; nothing was published."""
+    Give it keys that are unique, or make it additive, in another table if this one exists, whose keys stay; nothing was published."""
 
     code = "flow.key_twice"
 

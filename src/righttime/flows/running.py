@@ -35,6 +35,11 @@ class RunningFlow:
         """Whether the flow is at work."""
         return self._runner.running
 
+    @property
+    def _rebuilding(self) -> bool:
+        """Whether its targets are built anew and still are what they were before."""
+        return not self._runner.await_rebuilt(0)
+
     def jobs(self) -> list[JobReport]:
         """Return the last jobs that were published, oldest first, with the seconds that each step took."""
         return self._runner.reports()
