@@ -46,7 +46,7 @@ class Shared:
             return made
         columns = tuple(name for name in made.columns if name.startswith("_") or name in self._analysed.used[step])
         before = frame_of(self._gathered(replace(made, columns=columns).rows()))
-        # As bytes where rows are few: of objects Spark estimates the size again and again, which takes a fifth of a small drain.
+        # As bytes where rows are few: of objects Spark estimates the size again and again, which takes longer than writing them.
         frame = before.localCheckpoint(eager=False, storageLevel=_AS_BYTES if self._reach == "task" else None)
         self._cuts.append((before, frame))
         return replace(made, frame=frame, columns=columns)
