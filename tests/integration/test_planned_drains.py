@@ -124,12 +124,28 @@ def test_a_plan_that_reads_too_much_in_vain_is_made_anew(two_files: Bench, monke
     assert made == [0, 0, 1, 1, 1]
 
 
-def test_a_plan_that_would_read_files_that_are_gone_does_not_serve(two_files: Bench) -> None:
-    """Of the two files that it reads one is not needed, and was put together with others meanwhile."""
+def test_a_plan_does_not_serve_if_a_file_that_is_needed_is_new(two_files: Bench) -> None:
+    """What it reads was put together in other files."""
     before = plans(two_files)
     two_files.states.compact(4, files_max=1)  # type: ignore[union-attr]
     assert change(two_files, 5, 8, k=2) == {7: 7, 8: 7, 1007: 7}
     assert plans(two_files) == before + 1
+
+
+def test_a_plan_does_not_serve_if_a_file_that_it_would_read_in_vain_is_gone(child: SparkSession, spark_owner: SparkOwner, tmp_path: Path) -> None:
+    """The file that is needed is there as before."""
+    flow = Flow("sums")
+    flow.stream("sale").aggregate(by="id", total="sum(v)").into("sales", keys="id")
+    bench = Bench(flow, child, streams={"sale": STREAMS["sale"]}, tables={"sales": ("id BIGINT, total BIGINT", ["id"])}, planned=(spark_owner, tmp_path))
+    for time, ids in ((1, range(50)), (2, range(50, 100)), (3, range(1000, 1050)), (4, (7, 57, 1007))):
+        for number in ids:
+            bench.put("sale", time, {"id": number, "k": 1, "v": time})
+        bench.drain(time)
+    before = plans(bench)
+    bench.states.compact(2, files_max=1)  # type: ignore[union-attr]
+    bench.put("sale", 5, {"id": 1008, "k": 1, "v": 40})
+    assert {"id": 1008, "total": 40} in bench.drain(5)[0]["sales"]
+    assert plans(bench) == before + 1
 
 
 def test_changed_state_is_read_by_another_plan(bench: Bench) -> None:
